@@ -160,7 +160,11 @@ fn monitor(node: usize, is_history: bool) -> (u16, Value) {
         for share in 0..5 {
             let limit = memory(node, index, share);
             let borrows = (node, index, share) == (2, 3, 0);
-            let memory = if borrows { limit + 8192 } else { limit * eighths / 8 };
+            let memory = if borrows {
+                limit + 8192
+            } else {
+                limit * eighths / 8
+            };
             used += memory;
             let hour =
                 |value: usize| -> Vec<usize> { (1..=120).map(|at| value * at / 120).collect() };

@@ -189,7 +189,8 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     );
 
     // Colours differ.
-    let colours = "[...new Set([...document.querySelectorAll('#legend i')].map(e => e.className))].length";
+    let colours =
+        "[...new Set([...document.querySelectorAll('#legend i')].map(e => e.className))].length";
     ensure!(browser.value(colours).await? == 6);
     // A name is whole or not there.
     filter(&mut browser, "gpu-000").await?;
@@ -197,8 +198,8 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         const [own, bar] = [e, e.parentElement].map(one => one.getBoundingClientRect()); \
         return own.top < bar.bottom && own.right > bar.right + 1; }).length";
     ensure!(browser.value(cut).await? == 0, "a name is cut");
-    let names = "[...document.querySelectorAll('.bar .label')].filter(e => e.textContent.startsWith('job-') && \
-        e.getBoundingClientRect().top < e.parentElement.getBoundingClientRect().bottom).length";
+    let names = "[...document.querySelectorAll('.bar .label')].filter(e => \
+        e.textContent.startsWith('job-') && e.getBoundingClientRect().top < e.parentElement.getBoundingClientRect().bottom).length";
     let names = browser.value(names).await?;
     ensure!(names.as_u64().is_some_and(|shown| shown > 0), "{names}");
     filter(&mut browser, "").await?;

@@ -22,7 +22,8 @@ const HOUR: &str = "{ const send = fetch; window.fetch = async (url, options) =>
             requested: part(now.requested, 0.78), waiting: at < 50 ? 0 : now.waiting}; }); \
     return new Response(JSON.stringify(state)); }; }";
 /// Every GPU that a monitor answers for shows its temperature.
-const MEASURED: &str = "[...document.querySelectorAll('.gpu .heat')].some(e => e.textContent !== '')";
+const MEASURED: &str =
+    "[...document.querySelectorAll('.gpu .heat')].some(e => e.textContent !== '')";
 /// Filters by the model of two nodes.
 const TWO_NODES: &str = "{ const field = document.querySelector('[name=only]'); field.value = 'A100'; \
      field.dispatchEvent(new Event('input', {bubbles: true})); }";
