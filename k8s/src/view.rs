@@ -143,6 +143,11 @@ impl PodView {
         }
     }
 
+    /// `metadata.creationTimestamp`.
+    pub fn created(&self) -> Option<&Time> {
+        self.metadata.creation_timestamp.as_ref()
+    }
+
     /// `metadata.resourceVersion`.
     pub fn resource_version(&self) -> Option<&str> {
         self.metadata.resource_version.as_deref()

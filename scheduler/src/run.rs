@@ -34,6 +34,7 @@ use crate::scale_up::{Owner, ScaleUp};
 use crate::settings::Settings;
 use crate::ticks::Ticks;
 use crate::views::gauges::{self, Gauges};
+use crate::views::hour::{self, Hour};
 use crate::views::monitors::Monitors;
 use crate::views::{self, ReadModel, page};
 use crate::{evict, learn, requeue, unreadable};
@@ -91,6 +92,14 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         stop.clone(),
     ));
     tasks.spawn(learn::run(cache.clone(), stop.clone()));
+    let hour = Hour::default();
+    tasks.spawn(hour::run(
+        hour.clone(),
+        cache.clone(),
+        monitors.clone(),
+        readiness.clone(),
+        stop.clone(),
+    ));
     tasks.spawn(binder.clone().check_settled(stop.clone()));
     tasks.spawn(cache.clone().check_itself(metrics.clone(), stop.clone()));
     tasks.spawn(cache.clone().expire_until(stop.clone()));
@@ -142,7 +151,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness,
         shortlist: settings.shortlist,
     };
-    let queries = query_router(&verbs, pods, monitors, registry);
+    let queries = query_router(&verbs, pods, monitors, hour, registry);
     if let Some(address) = settings.admin_listen {
         let listener = http::bind(address).await?;
         let serving = access_control::serve(listener, queries.clone(), control, stop.clone());
@@ -184,6 +193,7 @@ fn query_router(
     verbs: &ExtenderState,
     pods: PodClient,
     monitors: Monitors,
+    hour: Hour,
     registry: Registry,
 ) -> Router {
     let (cache, readiness) = (verbs.cache.clone(), verbs.readiness.clone());
@@ -192,6 +202,7 @@ fn query_router(
         cache,
         pods,
         monitors,
+        hour,
         leader: verbs.leader.clone(),
         readiness: readiness.clone(),
     };

@@ -1,9 +1,10 @@
 //! The scheduler's state as it is shown, read-only: why a pod is pending and what is free
-//! ([`explain`]), the cluster page ([`page`]) with what [`monitors`] measure, the ledger
-//! ([`ledger_report`]) and the gauges of `/metrics` ([`gauges`]).
+//! ([`explain`]), the cluster page ([`page`]) with what [`monitors`] measure and the cluster's last [`hour`],
+//! the ledger ([`ledger_report`]) and the gauges of `/metrics` ([`gauges`]).
 
 pub mod explain;
 pub mod gauges;
+pub mod hour;
 pub mod ledger_report;
 pub mod monitors;
 pub mod page;
@@ -19,6 +20,7 @@ use aliquot_serve::Readiness;
 use axum::Router;
 use axum::http::StatusCode;
 
+use self::hour::Hour;
 use self::monitors::Monitors;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
@@ -29,6 +31,7 @@ pub struct ReadModel {
     pub cache: Arc<LedgerCache>,
     pub pods: PodClient,
     pub monitors: Monitors,
+    pub hour: Hour,
     /// Whether this replica leads, so that kube-scheduler calls it.
     pub leader: Leader,
     pub readiness: Readiness,

@@ -16,6 +16,7 @@ use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::selection::NodeSelection;
 use aliquot_k8s::view::PodView;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -28,6 +29,7 @@ pub struct PendingPod {
     pub demand: Demand,
     /// Its annotation has the amounts of its request.
     pub annotated: bool,
+    pub created: Option<Time>,
     /// `spec.priority`.
     pub priority: i32,
     pub gang: Option<GangName>,
@@ -161,6 +163,7 @@ impl PendingPod {
             pod: pod.reference(),
             demand,
             annotated: pod.annotation(REQUEST).is_some(),
+            created: pod.created().cloned(),
             priority: disruption::priority(pod),
             gang: GangName::of(pod),
             annotation_bytes: annotations

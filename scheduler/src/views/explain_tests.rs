@@ -19,6 +19,7 @@ use crate::leader::Leader;
 use crate::ledger_cache::tests::{from, node, pod, pod_json, pod_with};
 use crate::pod_client::PodClient;
 use crate::pod_client::tests::{api_server, status};
+use crate::views::hour::Hour;
 use crate::views::monitors::Monitors;
 
 const MESSAGE: &str = "0/3 nodes are available: 3 Insufficient cpu.";
@@ -59,6 +60,7 @@ async fn ask_guarded(
         cache,
         pods: PodClient::new(client.clone()),
         monitors: Monitors::new(client, None, control),
+        hour: Hour::default(),
         leader,
         readiness: Readiness::new([]),
     });

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::access::Access;
-use aliquot_core::{Excerpt, NodeName};
+use aliquot_core::measured::GpuUsage;
+use aliquot_core::top::DeviceAmount;
+use aliquot_core::{Cluster, Excerpt, NodeName};
 use aliquot_serve::access_control::{AccessControl, TOKEN_HEADER};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
@@ -15,6 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::sync::{Mutex as Turn, Semaphore};
@@ -77,6 +80,12 @@ enum NoAnswer {
     /// Who asks may not know it; others may.
     Denied(String),
     Failed(String),
+}
+
+/// Of a monitor's answer, what all processes use of each GPU.
+#[derive(Deserialize)]
+struct Sample {
+    gpus: Vec<GpuUsage>,
 }
 
 /// What a monitor answered last and when, locked while it is asked.
@@ -163,6 +172,35 @@ impl Monitors {
         };
         *answer = Some((Instant::now(), Arc::clone(&text)));
         text
+    }
+
+    /// What the cluster's GPUs use together, by answers that viewers have got; `None` where the monitor of a node
+    /// was not asked in the last minutes. A node whose monitor gave none counts nothing.
+    pub(super) async fn used(&self, cluster: &Cluster) -> Option<DeviceAmount> {
+        let mut sum = None;
+        for (_, name, node) in cluster.iter() {
+            let Some(inventory) = &node.inventory else {
+                continue;
+            };
+            let key = (name.clone(), Measured::Now);
+            let answer = Arc::clone(&self.0.answers.lock().get(&key)?.answer);
+            let answer = answer.lock().await;
+            let (then, text) = answer.as_ref()?;
+            if then.elapsed() > 2 * FORGOTTEN {
+                return None;
+            }
+            let Ok(sample) = serde_json::from_str::<Sample>(text) else {
+                continue;
+            };
+            let sum = sum.get_or_insert_with(DeviceAmount::default);
+            for gpu in sample.gpus {
+                if inventory.gpus.iter().any(|known| known.uuid == gpu.gpu) {
+                    sum.memory += gpu.memory.unwrap_or_default();
+                    sum.cores += gpu.sm.unwrap_or_default();
+                }
+            }
+        }
+        sum
     }
 
     /// Why who asks may not get the path, here or on a monitor, as the monitor itself would say.

@@ -7,15 +7,17 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::explain::{ContainerRequest, container_requests};
-use aliquot_core::inventory::Mode;
+use aliquot_core::inventory::{Health, Mode};
 use aliquot_core::ledger::PodEntry;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::quota::LimitedResource;
 use aliquot_core::top::{DeviceAmount, GpuTop, InstanceTop, NodeTop};
-use aliquot_core::{Cluster, GpuUuid, Ledger, NodeName};
+use aliquot_core::{Cluster, GpuUuid, Inventory, Ledger, NodeName};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::hour::{self, Hour, Point};
 use super::slots_by_name;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::bound_pods::BoundPods;
@@ -54,6 +56,9 @@ struct Rest {
     leads: bool,
     waiting: Vec<WaitingShown>,
     more_waiting: usize,
+    /// What all pending pods request.
+    asked: DeviceAmount,
+    hour: Vec<Point>,
     quotas: Vec<QuotaShown>,
 }
 
@@ -71,6 +76,9 @@ struct GpuShown {
     model: String,
     mode: Mode,
     closed: Option<String>,
+    /// What its node says about that, such as `xid 79`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
     total: DeviceAmount,
     used: DeviceAmount,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -99,6 +107,7 @@ struct WaitingShown {
     requests: Vec<ContainerRequest>,
     /// In the pod's annotation.
     annotated: bool,
+    since: Option<Time>,
     times: u32,
     text: Option<String>,
 }
@@ -128,7 +137,7 @@ impl Default for Editions {
 
 impl Editions {
     /// Makes an edition of what changed, unless the last one is new.
-    pub(super) fn update(&mut self, cache: &LedgerCache, leads: bool, now: Instant) {
+    pub(super) fn update(&mut self, cache: &LedgerCache, hour: &Hour, leads: bool, now: Instant) {
         if self.updated.is_some_and(|then| then + INTERVAL > now) {
             return;
         }
@@ -144,7 +153,8 @@ impl Editions {
         for slots in slots_by_name(&cluster).chunks(TOGETHER) {
             self.update_nodes(cache, &cluster, slots);
         }
-        self.rest.set(encode(&rest(cache, leads)), self.edition);
+        let rest = rest(cache, &cluster, hour, leads);
+        self.rest.set(encode(&rest), self.edition);
     }
 
     fn update_nodes(&mut self, cache: &LedgerCache, cluster: &Cluster, slots: &[usize]) {
@@ -171,7 +181,8 @@ impl Editions {
                 continue;
             };
             let top = NodeTop::of(name, node, cores);
-            let text = top.map_or_else(String::new, |top| encode(&shown(top, &shares)));
+            let inventory = node.inventory.as_deref();
+            let text = top.map_or_else(String::new, |top| encode(&shown(top, inventory, &shares)));
             let part = self.nodes.entry(name.clone()).or_default();
             part.hash = hash;
             part.set(text, self.edition);
@@ -221,7 +232,7 @@ fn encode(value: &impl Serialize) -> String {
     })
 }
 
-fn rest(cache: &LedgerCache, leads: bool) -> Rest {
+fn rest(cache: &LedgerCache, cluster: &Cluster, hour: &Hour, leads: bool) -> Rest {
     let waiting: Vec<WaitingShown> = {
         let pods = &cache.lock().pending;
         let mut first: Vec<&PendingPod> = pods.values().map(|one| &**one).collect();
@@ -254,17 +265,29 @@ fn rest(cache: &LedgerCache, leads: bool) -> Rest {
         leads,
         waiting,
         more_waiting,
+        asked: hour::asked(cache, cluster).0,
+        hour: hour.points(),
         quotas,
     }
 }
 
-fn shown(top: NodeTop, shares: &[PageShare]) -> NodeShown {
+/// Why a GPU is sick or cordoned, in its node's words.
+fn why(inventory: Option<&Inventory>, gpu: &GpuUuid) -> Option<String> {
+    let gpu = inventory?.gpus.iter().find(|one| one.uuid == *gpu)?;
+    match &gpu.health {
+        Health::Unhealthy(why) => Some(why.clone()),
+        Health::Ok => gpu.cordon.clone(),
+    }
+}
+
+fn shown(top: NodeTop, inventory: Option<&Inventory>, shares: &[PageShare]) -> NodeShown {
     let gpu = |top: GpuTop| GpuShown {
         shares: shares
             .iter()
             .filter(|share| share.gpu == top.gpu.as_str())
             .cloned()
             .collect(),
+        why: why(inventory, &top.gpu),
         gpu: top.gpu,
         index: top.index,
         model: top.model,
@@ -320,6 +343,7 @@ fn line(waiting: &PendingPod) -> WaitingShown {
     WaitingShown {
         requests: container_requests(&waiting.demand),
         annotated: waiting.annotated,
+        since: waiting.created.clone(),
         times: refusals.map_or(0, |refusals| refusals.times),
         text: refusals.map(|refusals| refusals.text.clone()),
         namespace: waiting.pod.namespace.clone(),

@@ -43,7 +43,8 @@ impl Browser {
 
     fn ask(&mut self, cache: &LedgerCache) -> Value {
         self.now += INTERVAL;
-        self.editions.update(cache, true, self.now);
+        self.editions
+            .update(cache, &Hour::default(), true, self.now);
         let answer = self.editions.answer(self.edition.as_deref());
         let answer: Value = serde_json::from_str(&answer).unwrap();
         self.edition = answer["edition"].as_str().map(str::to_owned);
@@ -99,7 +100,8 @@ fn pending_pod_shows_request_from_its_annotation() {
     let cache = LedgerCache::default();
     let request = json!({"v": 1, "containers": {"main": {"memory": 700, "cores": 30}}});
     let annotated = json!({
-        "metadata": {"annotations": {REQUEST: request.to_string()}},
+        "metadata": {"annotations": {REQUEST: request.to_string()},
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"containers": [
             {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     });
@@ -107,7 +109,9 @@ fn pending_pod_shows_request_from_its_annotation() {
     let state_json = Browser::default().first(&cache);
     let waiting = &state_json["rest"]["waiting"][0];
     assert_eq!(waiting["annotated"], true);
-    let shown = &waiting["requests"][0];
+    assert_eq!(waiting["since"], "2026-01-01T00:00:00Z");
+    assert_eq!(state_json["rest"]["asked"]["memory"], 700);
+    let asks = &waiting["requests"][0];
     assert_eq!(
         (&shown["memory"], &shown["cores"]),
         (&json!("700 MiB"), &json!(30))
@@ -155,7 +159,7 @@ fn makes_no_edition_within_two_seconds_of_the_last() {
     Index::<Node>::delete(&cache, node("b", 1000));
     browser
         .editions
-        .update(&cache, true, browser.now + INTERVAL / 2);
+        .update(&cache, &Hour::default(), true, browser.now + INTERVAL / 2);
     let answer: Value = serde_json::from_str(&browser.editions.answer(None)).unwrap();
     assert_eq!(
         (&answer["edition"], names(&answer)),

@@ -11,6 +11,7 @@ use super::*;
 use crate::leader::Leader;
 use crate::pod_client::PodClient;
 use crate::pod_client::tests::api_server;
+use crate::views::hour::Hour;
 use crate::views::monitors::Monitors;
 use crate::views::page_state;
 
@@ -22,6 +23,7 @@ async fn ask(path: &str, readiness: Readiness) -> Response {
         cache,
         pods: PodClient::new(client.clone()),
         monitors: Monitors::new(client, None, None),
+        hour: Hour::default(),
         leader,
         readiness,
     });

@@ -10,6 +10,7 @@ use aliquot_k8s::watch::Index;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::pod_client::PodClient;
+use aliquot_scheduler::views::hour::{self, Hour};
 use aliquot_scheduler::views::monitors::Monitors;
 use aliquot_scheduler::views::{self, ReadModel};
 use aliquot_serve::Readiness;
@@ -30,8 +31,12 @@ const MODELS: [&str; 3] = [
 ];
 const NAMESPACES: [&str; 6] = ["vision", "speech", "search", "ci", "notebooks", "ranking"];
 
-/// Nodes of eight GPUs with `shares` on each GPU, except every fifth node, which has few; an unhealthy
-/// GPU; pending pods.
+/// Two shares of the GPU with dynamic MIG: profile, start, memory and compute.
+const INSTANCES: [(&str, usize, usize, usize); 2] =
+    [("3g.40gb", 0, 40_448, 42), ("2g.20gb", 4, 19_968, 28)];
+
+/// Nodes of eight GPUs with `shares` on each GPU, except every fifth node, which has few, and a GPU with
+/// dynamic MIG, which has two; an unhealthy GPU; pending pods.
 pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache> {
     let ledger = LedgerCache::default();
     let all = (0..nodes).map(node).collect::<Result<Vec<Node>>>()?;
@@ -39,10 +44,10 @@ pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache
     let mut pods = Vec::new();
     for node in 0..nodes {
         for gpu in 0..8 {
-            let here = if node % 5 == 4 {
-                shares.div_ceil(3)
-            } else {
-                shares
+            let here = match node % 5 {
+                _ if is_mig(node, gpu) => INSTANCES.len(),
+                4 => shares.div_ceil(3),
+                _ => shares,
             };
             for share in 0..here {
                 pods.push(pod(node, gpu, share)?);
@@ -70,11 +75,21 @@ fn node(number: usize) -> Result<Node> {
     let gpu = |index: usize| {
         let sick = number == 1 && index == 2;
         let mode = if index == 7 { "timeslice" } else { "vgpu" };
-        json!({
+        let mut gpu = json!({
             "uuid": uuid(number, index), "index": index, "model": MODELS[number % 3],
             "memory": memory, "scaled": memory, "cores": 100, "replicas": 10, "mode": mode,
             "resource": "nvidia.com/gpu", "health": if sick { "xid 79" } else { "ok" },
-        })
+        });
+        if is_mig(number, index) {
+            gpu["mode"] = json!("mig");
+            gpu["replicas"] = json!(0);
+            gpu["mig"] = json!({"compute": 7, "profiles": [
+                {"name": "1g.10gb", "compute": 1, "size": 1, "memory": 9728, "starts": [0, 1, 2, 3, 4, 5, 6], "most": 7},
+                {"name": "2g.20gb", "compute": 2, "size": 2, "memory": 19_968, "starts": [0, 2, 4], "most": 3},
+                {"name": "3g.40gb", "compute": 3, "size": 4, "memory": 40_448, "starts": [0, 4], "most": 2},
+            ], "instances": [{"profile": "1g.10gb", "start": 6, "uuid": "MIG-idle", "gi": 1, "ci": 0}]});
+        }
+        gpu
     };
     let gpus: Vec<Value> = (0..8).map(gpu).collect();
     let inventory = json!({"v": 1, "reads": [1], "driver": "580.82", "gpus": gpus});
@@ -98,13 +113,22 @@ fn is_small(node: usize) -> bool {
     node % 3 == 1
 }
 
+fn is_mig(node: usize, gpu: usize) -> bool {
+    (node, gpu) == (2, 0)
+}
+
 fn namespace(node: usize, gpu: usize, share: usize) -> &'static str {
     NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()]
 }
 
 fn pod(node: usize, gpu: usize, share: usize) -> Result<PodView> {
     let memory = memory(node, gpu, share);
-    let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
+    let mut grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
+    if is_mig(node, gpu) {
+        let (profile, start, memory, cores) = INSTANCES[share];
+        grant = json!({"resource": format!("nvidia.com/mig-{profile}"), "gpu": uuid(node, gpu),
+            "memory": memory, "cores": cores, "mig": {"profile": profile, "start": start}});
+    }
     let name = format!("gpu-{node:03}");
     let allocation =
         json!({"v": 1, "node": name, "containers": {"main": [grant]}, "init": {}, "priority": 1});
@@ -119,7 +143,7 @@ fn pod(node: usize, gpu: usize, share: usize) -> Result<PodView> {
 }
 
 /// What the monitor of a node answers through the API server's proxy: each share of a GPU uses the same part of
-/// its memory, half on the first GPU, and more each half minute. The monitor of the second node is down.
+/// its memory, half on the first GPU, and more each half minute; one borrows. The monitor of the second node is down.
 fn monitor(node: usize, is_history: bool) -> (u16, Value) {
     if node == 1 {
         return (
@@ -135,13 +159,21 @@ fn monitor(node: usize, is_history: bool) -> (u16, Value) {
         let mut used = 0;
         for share in 0..5 {
             let limit = memory(node, index, share);
-            let memory = limit * eighths / 8;
+            let borrows = (node, index, share) == (2, 3, 0);
+            let memory = if borrows {
+                limit + 8192
+            } else {
+                limit * eighths / 8
+            };
             used += memory;
             let hour =
                 |value: usize| -> Vec<usize> { (1..=120).map(|at| value * at / 120).collect() };
             let mut answer = json!({"gpu": gpu, "device": gpu, "container": "main",
                 "namespace": namespace(node, index, share), "pod": format!("job-{node}-{index}-{share}"),
                 "limit": limit, "memory": memory, "sm": sm, "throttled": sm / 2});
+            if borrows {
+                answer["request"] = json!(limit);
+            }
             if is_history {
                 answer["memory"] = json!(hour(memory));
                 answer["sm"] = json!(hour(sm));
@@ -185,16 +217,26 @@ pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken
     });
     let client = Client::new(service, "default");
     let namespace = Some("aliquot-system".to_owned());
+    let monitors = Monitors::new(client.clone(), namespace, None);
+    let (hour, readiness) = (Hour::default(), Readiness::new([]));
+    let stop = CancellationToken::new();
+    tokio::spawn(hour::run(
+        hour.clone(),
+        ledger.clone(),
+        monitors.clone(),
+        readiness.clone(),
+        stop.clone(),
+    ));
     let router = views::router(ReadModel {
         cache: ledger,
-        pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, namespace, None),
+        pods: PodClient::new(client),
+        monitors,
+        hour,
         leader: Leader::always(),
-        readiness: Readiness::new([]),
+        readiness,
     });
     let listener = server::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
-    let stop = CancellationToken::new();
     let limits = Limits::new(0);
     tokio::spawn(server::serve(listener, None, router, limits, stop.clone()));
     Ok((address, stop))

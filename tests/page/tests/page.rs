@@ -1,7 +1,6 @@
 //! The cluster page as people use it: visually, by keyboard, by screen reader, and with 1,000 GPUs.
 #![allow(clippy::print_stdout, reason = "measured times")]
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::starvation::{Attempts, Measurement};
@@ -16,6 +15,9 @@ const AT_ONCE: Duration = Duration::from_millis(250);
 const SOON: Duration = Duration::from_secs(3);
 const READY: &str = "document.body?.dataset.ready === 'true'";
 const FOCUSED: &str = "document.activeElement.getAttribute('aria-label')";
+const FIRST_GPU: &str = "document.querySelector('.node:first-child .gpu')";
+/// The first node's monitor has answered.
+const MEASURED: &str = "document.querySelector('.heat:not(.head *)').textContent !== ''";
 
 /// A browser on the page of such a ledger.
 async fn page(nodes: usize, shares: usize, waiting: usize) -> Result<(Browser, CancellationToken)> {
@@ -41,28 +43,32 @@ async fn text(browser: &mut Browser, expression: &str) -> Result<String> {
 #[tokio::test]
 async fn shows_finds_and_opens_every_share() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
-    // Four of five nodes have all their shares, one has two on each GPU.
-    ensure!(count(&mut browser, "#nodes button").await? == 5 * 8 * 5 + 8 * 2);
+    // Five nodes have all their shares but for two on a GPU with MIG, one has two on each GPU.
+    ensure!(count(&mut browser, ".share").await? == 5 * 8 * 5 - 3 + 8 * 2);
     ensure!(count(&mut browser, "#nodes .gpu").await? == 48);
     let line = text(&mut browser, "document.querySelector('#sums').textContent").await?;
     ensure!(
         line.starts_with("6 nodes, 48 GPUs, 1 closed, ") && line.ends_with("2 pods pending"),
         "{line}"
     );
-    ensure!(count(&mut browser, "#nodes .closed").await? == 1);
+    let sick = texts(&mut browser, "#nodes .gpu.sick .why").await?;
+    ensure!(
+        sick == "sick · xid 79 · no new pods, 5 still on it",
+        "{sick}"
+    );
     let pending = text(
         &mut browser,
         "document.querySelector('#waiting tbody').textContent",
     )
     .await?;
     ensure!(
-        pending.contains("ranking/large-0") && pending.contains("90000 MiB"),
+        pending.contains("ranking/large-0 … large-1 · 2 pods") && pending.contains("87.8 GiB"),
         "{pending}"
     );
 
     // A click opens the pod.
     browser
-        .value("document.querySelector('#nodes button').click()")
+        .value("document.querySelector('.share').click()")
         .await?;
     let opened = text(&mut browser, "document.querySelector('#share').textContent").await?;
     ensure!(
@@ -83,7 +89,8 @@ async fn shows_finds_and_opens_every_share() -> Result<()> {
         "document.querySelector('#legend').textContent",
     )
     .await?;
-    choose(&mut browser, "colour", "mode").await?;
+    let mode = "document.querySelector('[name=colour][value=mode]').click()";
+    browser.value(mode).await?;
     let after = text(
         &mut browser,
         "document.querySelector('#legend').textContent",
@@ -93,8 +100,13 @@ async fn shows_finds_and_opens_every_share() -> Result<()> {
         before.contains("vision") && after.contains("timeslice"),
         "{before} then {after}"
     );
-    choose(&mut browser, "only", "gpu-003").await?;
+    filter(&mut browser, "gpu-003").await?;
     ensure!(count(&mut browser, "#nodes .node").await? == 1);
+    // A tag has the GPUs of that state only.
+    browser
+        .value("document.querySelector('.tag.sick').click()")
+        .await?;
+    ensure!(count(&mut browser, "#nodes .gpu").await? == 1);
     browser.stop().await?;
     stop.cancel();
     Ok(())
@@ -110,28 +122,35 @@ async fn texts(browser: &mut Browser, selector: &str) -> Result<String> {
 #[tokio::test]
 async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
-    let measured = "document.querySelector('.now').textContent !== ''";
-    browser.until(measured).await?;
-    let now = texts(&mut browser, ".node:first-child .now").await?;
-    ensure!(
-        now.starts_with(
-            "22500 MiB used · 50 % SM · 40 °C · 111 W\n39374 MiB used · 45 % SM · 41 °C"
-        ),
-        "{now}"
+    browser.until(MEASURED).await?;
+    for (column, expected) in [
+        ("mem", "22/43.9/80 GiB\n38.5/43.9/80 GiB\n"),
+        ("cores", "50/50 %\n45/50 %\n"),
+        ("replicas", "5/10\n5/10\n"),
+        ("heat", "40° 111 W\n41° 107 W\n"),
+    ] {
+        let now = texts(&mut browser, &format!(".node:first-child .gpu .{column}")).await?;
+        ensure!(now.starts_with(expected), "{column}: {now}");
+    }
+    let used = format!(
+        "[...{FIRST_GPU}.querySelectorAll('.share')].map(e => e.style.getPropertyValue('--part')).join(' ')"
     );
-    let used = "[...document.querySelectorAll('.node:first-child .gpu:nth-of-type(1) button')]\
-        .map(e => e.style.getPropertyValue('--used')).join(' ')";
-    let used = text(&mut browser, used).await?;
+    let used = text(&mut browser, &used).await?;
     ensure!(used == "50 50 50 50 50", "{used}");
-    let why = texts(&mut browser, ".node:nth-child(2) .missing").await?;
+    let why = texts(&mut browser, ".node:nth-child(2) .unknown").await?;
     ensure!(
         why.contains("503 Service Unavailable: dial tcp: connection refused"),
         "{why}"
     );
 
+    // A share that uses more than it requests is at the right; an idle MIG instance has its profile.
+    ensure!(count(&mut browser, ".node:nth-child(3) .lent:not([hidden])").await? == 1);
+    let idle = texts(&mut browser, ".node:nth-child(3) .idle").await?;
+    ensure!(idle == "1g.10gb", "{idle}");
+
     // The opened share has its last hour.
     browser
-        .value("document.querySelector('#nodes button').click()")
+        .value("document.querySelector('.share').click()")
         .await?;
     browser
         .until("!document.querySelector('#share figure').hidden")
@@ -141,40 +160,56 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         opened.contains(" MiB, 10 % SM, throttled 5 % of the time"),
         "{opened}"
     );
-    let points = "document.querySelector('#share polyline.memory').getAttribute('points')";
-    let points = text(&mut browser, points).await?;
+    let path = "document.querySelector('#share path.memory').getAttribute('d')";
+    let path = text(&mut browser, path).await?;
     ensure!(
-        points.split(' ').count() == 120 && points.ends_with("360.0,30.0"),
-        "{points}"
+        path.split('L').count() == 120 && path.ends_with("360.0,30.0"),
+        "{path}"
     );
 
-    // What would help, short names that differ, and the quota.
-    let help = texts(&mut browser, "#waiting td:nth-child(4)").await?;
+    // What would help, and the quota.
+    let help = texts(&mut browser, "#waiting td:nth-child(5)").await?;
     ensure!(
-        help.contains("No open GPU has 90000 MiB; the largest has 81920 MiB."),
+        help.starts_with("Ask for at most 36 GiB (gpumem: 36920) now, on GPU ")
+            && help.ends_with(", or 80 GiB when a GPU is empty."),
         "{help}"
     );
-    let short = texts(&mut browser, ".node:first-child .gpu:nth-of-type(1) button").await?;
+    let quota = texts(&mut browser, "#quotas li").await?;
     ensure!(
-        short.lines().collect::<BTreeSet<_>>() == ["…0", "…1", "…2", "…3", "…4"].into(),
-        "{short}"
-    );
-    let quota = texts(&mut browser, "#quotas tbody").await?;
-    ensure!(
-        quota.contains("vision") && quota.contains("of 4000000"),
+        quota.contains("vision team") && quota.contains("of 3.81 TiB"),
         "{quota}"
     );
+    // The totals: two of the pods wait, and the five measured nodes use something.
+    let totals = texts(&mut browser, "#totals .figures div, #totals .big").await?;
+    ensure!(
+        totals.contains("used")
+            && !totals.contains("not measured")
+            && totals.contains("\n2\n36 GiB"),
+        "{totals}"
+    );
 
-    // Colours differ, and a smaller GPU has a narrower bar.
-    let colours = "[...new Set([...document.querySelectorAll('#legend i')].map(e => e.style.background))].length";
+    // Colours differ.
+    let colours =
+        "[...new Set([...document.querySelectorAll('#legend i')].map(e => e.className))].length";
     ensure!(browser.value(colours).await? == 6);
-    let widths = "['first-child', 'nth-child(2)'].map(at => \
-        document.querySelector(`.node:${at} .bar`).getBoundingClientRect().width)";
-    let widths = browser
-        .value(&format!("{{ const w = {widths}; w[1] / w[0] }}"))
+    // A name is whole or not there.
+    filter(&mut browser, "gpu-000").await?;
+    let cut = "[...document.querySelectorAll('.bar .label')].filter(e => { \
+        const [own, bar] = [e, e.parentElement].map(one => one.getBoundingClientRect()); \
+        return own.top < bar.bottom && own.right > bar.right + 1; }).length";
+    ensure!(browser.value(cut).await? == 0, "a name is cut");
+    let names = "[...document.querySelectorAll('.bar .label')].filter(e => \
+        e.textContent.startsWith('job-') && e.getBoundingClientRect().top < e.parentElement.getBoundingClientRect().bottom).length";
+    let names = browser.value(names).await?;
+    ensure!(names.as_u64().is_some_and(|shown| shown > 0), "{names}");
+    filter(&mut browser, "").await?;
+    ensure!(browser.value(cut).await? == 0, "a name is cut");
+    // Every bar has all the width; on a common scale, that of its memory.
+    ensure!((ratio(&mut browser).await? - 1.0).abs() < 0.02);
+    browser
+        .value("document.querySelector('[name=common]').click()")
         .await?;
-    let ratio = widths.as_f64().context("widths")?;
-    ensure!((ratio - 24576.0 / 81920.0).abs() < 0.02, "{ratio}");
+    ensure!((ratio(&mut browser).await? - 24576.0 / 81920.0).abs() < 0.02);
 
     // In the dark, text stands out from what is behind it.
     let dark = json!({"features": [{"name": "prefers-color-scheme", "value": "dark"}]});
@@ -182,9 +217,8 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     let luminance = "(c => { const [r, g, b] = c.match(/[0-9.]+/g).slice(0, 3).map(v => { v /= 255; \
         return v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; })";
     let contrast = format!(
-        "{{ const of = {luminance}; const probe = document.createElement('p'); probe.style.background = 'Canvas'; \
-         document.body.append(probe); const behind = of(getComputedStyle(probe).backgroundColor); probe.remove(); \
-         Math.min(...['h1', '.now', '.why', 'td', '.name'].map(s => (of(getComputedStyle(document.querySelector(s)).color) \
+        "{{ const of = {luminance}; const behind = of(getComputedStyle(document.querySelector('.node')).backgroundColor); \
+         Math.min(...['h1', '.heat', '.head', '.why', '.unknown', 'td', '.name'].map(s => (of(getComputedStyle(document.querySelector(s)).color) \
          + 0.05) / (behind + 0.05))) }}"
     );
     let contrast = browser.value(&contrast).await?;
@@ -197,9 +231,19 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     Ok(())
 }
 
-async fn choose(browser: &mut Browser, name: &str, value: &str) -> Result<()> {
+/// How wide the bars of the second node are beside those of the first.
+async fn ratio(browser: &mut Browser) -> Result<f64> {
+    let widths = "['first-child', 'nth-child(2)'].map(at => \
+        document.querySelector(`.node:${at} .bar`).getBoundingClientRect().width)";
+    let ratio = browser
+        .value(&format!("{{ const w = {widths}; w[1] / w[0] }}"))
+        .await?;
+    ratio.as_f64().context("widths")
+}
+
+async fn filter(browser: &mut Browser, value: &str) -> Result<()> {
     let script = format!(
-        "{{ const field = document.querySelector('[name={name}]'); field.value = '{value}'; \
+        "{{ const field = document.querySelector('[name=only]'); field.value = '{value}'; \
          field.dispatchEvent(new Event('input', {{bubbles: true}})); }}"
     );
     browser.value(&script).await.map(drop)
@@ -210,12 +254,16 @@ async fn page_works_with_keyboard_and_screen_reader() -> Result<()> {
     let (mut browser, stop) = page(3, 4, 1).await?;
     // One share is in the tab order, however many there are.
     ensure!(count(&mut browser, "#nodes button[tabindex=\"0\"]").await? == 1);
+    // What is used is read, too.
+    browser.until(MEASURED).await?;
     browser
         .value("document.querySelector('#nodes button[tabindex=\"0\"]').focus()")
         .await?;
     let first = text(&mut browser, FOCUSED).await?;
     ensure!(
-        first.contains("on GPU 0 of gpu-000") && first.contains("of 81920 MiB"),
+        first.contains("on GPU 0 of gpu-000")
+            && first.contains("of 81920 MiB")
+            && !first.contains("not measured"),
         "{first}"
     );
     for (key, expected) in [
@@ -234,7 +282,7 @@ async fn page_works_with_keyboard_and_screen_reader() -> Result<()> {
     }
     ensure!(text(&mut browser, FOCUSED).await? == first);
     browser.press("Enter").await?;
-    let on = text(&mut browser, "document.activeElement.textContent").await?;
+    let on = text(&mut browser, FOCUSED).await?;
     ensure!(
         on == "Close",
         "Enter opens the share and moves the focus there: {on}"
@@ -251,9 +299,9 @@ async fn page_works_with_keyboard_and_screen_reader() -> Result<()> {
         ("row", "GPU 2, NVIDIA L4, vgpu, closed: CardNotHealth"),
         ("gridcell", "of 100 % of compute"),
         ("status", ""),
-        ("combobox", "Colour by"),
+        ("radio", "Namespace"),
         ("searchbox", "Filter"),
-        ("columnheader", "Reason"),
+        ("columnheader", "Why"),
     ] {
         ensure!(
             has(role, name),
@@ -289,18 +337,16 @@ async fn page_asks_again_when_its_first_request_hangs() -> Result<()> {
 #[tokio::test]
 async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
     let (mut browser, stop) = page(125, 6, 500).await?;
-    ensure!(count(&mut browser, "#nodes .gpu").await? == 1000);
-    let shares = count(&mut browser, "#nodes button").await?;
+    ensure!(count(&mut browser, "#nodes .cell").await? == 1000);
     // From the choice to the next picture.
     let drawn = "new Promise(done => { const began = performance.now(); \
-        const field = document.querySelector('[name=by]'); field.value = field.value === 'cores' ? 'memory' : 'cores'; \
-        field.dispatchEvent(new Event('input', {bubbles: true})); \
+        document.querySelector('[name=by]:not(:checked)').click(); \
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - began))); })";
-    let mut attempts = Attempts::new(format!("{shares} shares drawn anew"));
+    let mut attempts = Attempts::new("1,000 GPUs drawn anew");
     loop {
         let measured = Measurement::of_machine();
         let took = milliseconds(&browser.value(drawn).await?)?;
-        println!("{shares} shares drawn anew in {took:?}");
+        println!("1,000 GPUs drawn anew in {took:?}");
         if took < SOON {
             break;
         }
@@ -330,10 +376,15 @@ async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
         attempts.again(missed, measured.starved())?;
     }
 
+    // A line opens to a card, and closes.
+    let opened = "(() => { const line = () => document.querySelector('.line'); line().click(); \
+        const gpus = document.querySelectorAll('.line + .node .gpu').length; line().click(); \
+        return gpus - document.querySelectorAll('.node').length; })()";
+    ensure!(browser.value(opened).await? == 8);
     // Unchanged nodes are not drawn again.
-    let same = "(async () => { const first = document.querySelector('.node'); \
+    let same = "(async () => { const first = document.querySelector('.line'); \
         await new Promise(done => setTimeout(done, 6000)); \
-        return first.isConnected && first === document.querySelector('.node'); })()";
+        return first.isConnected && first === document.querySelector('.line'); })()";
     ensure!(
         browser.value(same).await? == true,
         "an answer without a change drew the nodes again"

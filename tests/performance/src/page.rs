@@ -1,5 +1,6 @@
 //! What ten viewers of the cluster page cost a scheduler with 5,000 GPUs, where pods go and come: each
-//! asks every five seconds for what changed and for what is used on the nodes in its view.
+//! asks every five seconds for what changed and for what is used on the nodes in its view, and on some
+//! others in turn.
 
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const SCALE: Scale = Scale {
 const VIEWERS: usize = 10;
 /// Nodes of 8 GPUs that a window shows.
 const IN_VIEW: usize = 6;
+/// Nodes that `page.js` asks for besides them, in turn.
+const OTHERS: usize = 32;
 /// Between the refreshes of `page.js`.
 const REFRESH: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_mins(1);
@@ -64,8 +67,8 @@ async fn view(url: &str, viewer: usize, end: Instant) -> Result<()> {
     let client = http();
     let nodes = (0..IN_VIEW).map(|at| cluster::name((viewer * IN_VIEW + at) % SCALE.nodes));
     let nodes: Vec<String> = nodes.collect();
-    let usage = format!("{url}/page/usage?nodes={}", nodes.join(","));
     let mut edition = String::new();
+    let mut turn = 0;
     let mut refresh = interval(REFRESH);
     while refresh.tick().await < end {
         let state = get(&client, &format!("{url}/page/state{edition}")).await?;
@@ -76,6 +79,10 @@ async fn view(url: &str, viewer: usize, end: Instant) -> Result<()> {
             "{changed} nodes changed"
         );
         edition = format!("?since={known}");
+        let others = (turn..turn + OTHERS).map(|at| cluster::name(at % SCALE.nodes));
+        turn += OTHERS;
+        let asked: Vec<String> = nodes.iter().cloned().chain(others).collect();
+        let usage = format!("{url}/page/usage?nodes={}", asked.join(","));
         let used = get(&client, &usage).await?;
         for node in &nodes {
             ensure!(used[node]["gpus"].is_array(), "{node}: {}", used[node]);

@@ -9,7 +9,21 @@ use aliquot_page::browser::Browser;
 use aliquot_page::cluster::{ledger, serve};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+/// The last hour of a scheduler that started now: the newest point is real, those before rise to it.
+const HOUR: &str = "{ const send = fetch; window.fetch = async (url, options) => { \
+    const answer = await send(url, options); if (!url.startsWith('state')) return answer; \
+    const state = await answer.json(); const now = state.rest?.hour.at(-1); \
+    if (now) state.rest.hour = Array.from({length: 120}, (_, at) => { \
+        const part = (of, low) => ({memory: of.memory * (low + at / 600 + Math.sin(at / 9) / 50), \
+            cores: of.cores * (low + at / 500 + Math.sin(at / 5) / 40)}); \
+        return {used: part(now.allocated, 0.3), allocated: part(now.allocated, 0.75), \
+            requested: part(now.requested, 0.78), waiting: at < 50 ? 0 : now.waiting}; }); \
+    return new Response(JSON.stringify(state)); }; }";
+/// Every GPU that a monitor answers for shows its temperature.
+const MEASURED: &str =
+    "[...document.querySelectorAll('.gpu .heat')].some(e => e.textContent !== '')";
 /// Filters by the model of two nodes.
 const TWO_NODES: &str = "{ const field = document.querySelector('[name=only]'); field.value = 'A100'; \
      field.dispatchEvent(new Event('input', {bubbles: true})); }";
@@ -30,20 +44,43 @@ async fn main() -> Result<()> {
     terminals().await
 }
 
-async fn cluster_page() -> Result<()> {
-    let (address, stop) = serve(ledger(6, 5, 2)?).await?;
-    let mut browser = Browser::start(1400, 900).await?;
+/// A browser on the page of so many nodes, once their use is shown.
+async fn opened(nodes: usize, waiting: usize) -> Result<(Browser, CancellationToken)> {
+    let (address, stop) = serve(ledger(nodes, 5, waiting)?).await?;
+    let mut browser = Browser::start(1400, 1300).await?;
+    let script = json!({"source": HOUR});
+    browser
+        .call("Page.addScriptToEvaluateOnNewDocument", script)
+        .await?;
     browser.open(&format!("http://{address}/page/")).await?;
     browser
         .until("document.body?.dataset.ready === 'true'")
         .await?;
     browser
-        .until("document.querySelector('.now').textContent !== ''")
+        .until("!document.querySelector('#totals').textContent.includes('not measured')")
         .await?;
+    Ok((browser, stop))
+}
+
+async fn cluster_page() -> Result<()> {
+    for (nodes, name) in [(1, "cluster-page-one.png"), (125, "cluster-page-many.png")] {
+        let (mut browser, stop) = opened(nodes, nodes).await?;
+        if nodes > 1 {
+            browser
+                .value("document.querySelectorAll('.line')[2].click()")
+                .await?;
+            browser.until(MEASURED).await?;
+        }
+        draw(&mut browser, name).await?;
+        browser.stop().await?;
+        stop.cancel();
+    }
+    let (mut browser, stop) = opened(6, 2).await?;
+    browser.until(MEASURED).await?;
     draw(&mut browser, "cluster-page.png").await?;
     // README's picture: two nodes and nothing cut off, sharp on a dense screen.
     browser.value(TWO_NODES).await?;
-    let size = json!({"width": 1400, "height": 670, "deviceScaleFactor": 2, "mobile": false});
+    let size = json!({"width": 1400, "height": 740, "deviceScaleFactor": 2, "mobile": false});
     browser
         .call("Emulation.setDeviceMetricsOverride", size)
         .await?;
@@ -52,10 +89,7 @@ async fn cluster_page() -> Result<()> {
         .call("Emulation.setScrollbarsHidden", hidden)
         .await?;
     browser
-        .until("[...document.querySelectorAll('.now')].every(e => e.textContent !== '')")
-        .await?;
-    browser
-        .value("document.querySelector('#nodes button').click()")
+        .value("document.querySelector('.share').click()")
         .await?;
     browser
         .until("!document.querySelector('#share figure').hidden")

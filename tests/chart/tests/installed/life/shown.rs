@@ -292,10 +292,11 @@ async fn seen(url: &str, waits: &str) -> Result<()> {
     );
     let pending = text(&mut browser, "#waiting tbody").await?;
     ensure!(
-        pending.contains(&format!("default/{waits}")) && pending.contains("CardInsufficientMemory"),
+        pending.contains(&format!("default/{waits}"))
+            && pending.contains("with too little memory free"),
         "{pending}"
     );
-    let share = "document.querySelector('#nodes button').getAttribute('aria-label')";
+    let share = "document.querySelector('.share').getAttribute('aria-label')";
     let share = browser.value(share).await?;
     let share = share.as_str().unwrap_or_default();
     ensure!(
@@ -303,7 +304,7 @@ async fn seen(url: &str, waits: &str) -> Result<()> {
         "{share}"
     );
     // What is used, which the scheduler asks the node's monitor for.
-    let used = r"/; used: \d+ of 3000 MiB/.test(document.querySelector('#nodes button').title)";
+    let used = r"/; used: \d+ of 3000 MiB/.test(document.querySelector('.share').ariaLabel)";
     browser.until(used).await?;
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(docs("cluster-page-installed.png"), browser.picture().await?)?;
