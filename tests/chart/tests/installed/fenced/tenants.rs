@@ -232,9 +232,14 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
 
 /// `kubectl debug` of a pod with a share.
 async fn ephemeral_containers(on: &Installed) -> Result<()> {
+    let mounts = |read_only: bool| {
+        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": read_only});
+        json!({"volumeMounts": [mount]})
+    };
+    let programs = json!([{"name": "v", "hostPath": {"path": "/usr/lib"}}]);
     let mut share = pod(
-        &json!({"schedulerName": "aliquot-scheduler"}),
-        &asking(&json!({"nvidia.com/gpu": "1"}), &json!({})),
+        &json!({"schedulerName": "aliquot-scheduler", "volumes": programs}),
+        &asking(&json!({"nvidia.com/gpu": "1"}), &mounts(true)),
     );
     share["metadata"]["name"] = json!("debugged");
     share["metadata"]["namespace"] = json!("default");
@@ -253,6 +258,8 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
             json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
             "NVIDIA_VISIBLE_DEVICES in a container's environment",
         ),
+        (mounts(true), ""),
+        (mounts(false), "hostPath would let the pod"),
     ] {
         let mut container = json!({"name": "debug", "image": "none"});
         for (key, value) in fields.as_object().into_iter().flatten() {
