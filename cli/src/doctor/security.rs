@@ -43,7 +43,7 @@ const RIGHTS: [(&str, &str, &str, &str); 4] = [
 pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
     let mut found = vec![
-        admission::policy_bindings(facts, &about),
+        admission::policies(facts, &about),
         exempt_namespaces(facts, &about),
         limits(facts, &about),
     ];

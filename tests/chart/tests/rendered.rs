@@ -397,6 +397,8 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole scheduler: resourceclaims/binding : update,patch",
         "ClusterRole scheduler: resourceclaims/status : update,patch",
         "ClusterRole scheduler: resourcequotas : list,watch",
+        "ClusterRole scheduler: validatingadmissionpolicies : list",
+        "ClusterRole scheduler: validatingadmissionpolicybindings : list",
         "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,patch",
         "Role scheduler: leases : create",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
