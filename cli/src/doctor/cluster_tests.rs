@@ -43,6 +43,7 @@ pub(super) fn healthy() -> ClusterFacts {
         part("w-0", "webhook", &[]),
         part("w-1", "webhook", &[]),
         part("d-0", "device-plugin", &[]),
+        part("m-0", "monitor", &["--priority-cap=50"]),
     ];
     let hook = json!({"metadata": {"name": "aliquot-webhook"}, "webhooks": [{
         "name": "pods.aliquot.dev", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"],
@@ -60,6 +61,7 @@ pub(super) fn healthy() -> ClusterFacts {
         exempt: Ok(Vec::new()),
         network_policies: Ok(vec![
             "aliquot-device-plugin".to_owned(),
+            "aliquot-monitor".to_owned(),
             "aliquot-scheduler".to_owned(),
             "aliquot-webhook".to_owned(),
         ]),

@@ -83,7 +83,8 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
     let own = container(agent, "device-plugin");
     let _: Agent = taken(own, &["aliquot-device-plugin"], &["--node-name=n"]);
-    let monitor = container(agent, "monitor");
+    let monitor = one(&objects, "DaemonSet", "aliquot-monitor");
+    let monitor = container(monitor, "monitor");
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let is_mps = |one: &&Object| one.kind() == "DaemonSet" && one.name() == "aliquot-mps";
     if let Some(mps) = objects.iter().find(is_mps) {
@@ -147,7 +148,8 @@ fn passes_values_to_their_components() {
     ] {
         assert!(line.contains(flag), "{flag}: {line}");
     }
-    let line = command(container(agent, "monitor"));
+    let monitor = one(&objects, "DaemonSet", "aliquot-monitor");
+    let line = command(container(monitor, "monitor"));
     for flag in [
         "--priority-cap=60",
         "--burst-grace-seconds=10",
@@ -298,7 +300,7 @@ fn is_restricted(object: &Object) -> Result<(), String> {
 fn pods_meet_restricted_standard_except_agents() {
     let objects = rendered(EVERYTHING).unwrap();
     let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
-    assert_eq!(with_pods.len(), 5, "with what runs before the removal");
+    assert_eq!(with_pods.len(), 6, "with what runs before the removal");
     for object in with_pods {
         let verdict = is_restricted(object);
         assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
@@ -316,14 +318,15 @@ fn every_container_has_a_memory_limit() {
     }
 }
 
-/// Each setting of the agent and of the MPS supervisor that the restricted Pod Security Standard would
-/// reject, and each host path, has a comment right above it in the template.
+/// Each setting of the agent, of the monitor and of the MPS supervisor that the restricted Pod Security
+/// Standard would reject, and each host path, has a comment right above it in the template.
 #[test]
 fn every_host_path_and_capability_has_a_reason() {
     let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
     let objects = rendered(EVERYTHING).unwrap();
     for (file, name, paths_and_rights) in [
-        ("agent.yaml", "aliquot-device-plugin", 5 + 3),
+        ("agent.yaml", "aliquot-device-plugin", 5 + 2),
+        ("monitor.yaml", "aliquot-monitor", 2 + 2),
         ("mps.yaml", "aliquot-mps", 2 + 2),
     ] {
         let template = top("charts/aliquot/templates").join(file);
@@ -378,6 +381,8 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole device-plugin: pods : get,list,watch",
         "ClusterRole device-plugin: runtimeclasses : get",
         "ClusterRole leave: nodes : list,patch",
+        "ClusterRole monitor: events : create,patch",
+        "ClusterRole monitor: pods : list,watch",
         "ClusterRole scheduler: * : get,list,watch",
         "ClusterRole scheduler: compositepodgroups/status : patch",
         "ClusterRole scheduler: events : create,patch",
@@ -453,9 +458,8 @@ fn narrows_ports_to_peers_that_values_name() {
         check(object, name);
     }
     let agent = one(&plain, "DaemonSet", "aliquot-device-plugin");
-    for name in ["device-plugin", "monitor"] {
-        check(agent, name);
-    }
+    check(agent, "device-plugin");
+    check(one(&plain, "DaemonSet", "aliquot-monitor"), "monitor");
     let ingress = |objects: &[Object], part: &str| {
         let policy = one(objects, "NetworkPolicy", &format!("aliquot-{part}"));
         policy.0["spec"]["ingress"].clone()
@@ -472,8 +476,9 @@ fn narrows_ports_to_peers_that_values_name() {
     let opened = |objects: &[Object], from: &Value| {
         let scheduler = json!([ports(&[9395], from)]);
         assert_eq!(ingress(objects, "scheduler"), scheduler);
-        let agent = json!([ports(&[9394, 9396], from)]);
-        assert_eq!(ingress(objects, "device-plugin"), agent);
+        for (part, port) in [("device-plugin", 9394), ("monitor", 9396)] {
+            assert_eq!(ingress(objects, part), json!([ports(&[port], from)]));
+        }
         let webhook = json!([called, ports(&[8080], from)]);
         assert_eq!(ingress(objects, "webhook"), webhook);
     };

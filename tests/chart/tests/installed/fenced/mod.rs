@@ -24,6 +24,7 @@ use crate::{ChartCluster, helm_on};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");
+const MONITOR: Who = Who::Account("aliquot-monitor");
 const WEBHOOK: Who = Who::Account("aliquot-webhook");
 /// It exists while the chart is removed.
 const LEAVE: Who = Who::Account("aliquot-leave");

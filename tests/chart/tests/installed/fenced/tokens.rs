@@ -7,7 +7,9 @@ use kube::api::GetParams;
 use kube::core::Request;
 use serde_json::{Value, json};
 
-use super::{AGENT, HOOKS, Installed, LEAVE, SCHEDULER, WEBHOOK, Who, annotation, binding, labels};
+use super::{
+    AGENT, HOOKS, Installed, LEAVE, MONITOR, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
+};
 
 const WEBHOOK_SECRET: &str = "/api/v1/namespaces/aliquot-system/secrets/aliquot-webhook-tls";
 const POD: &str = "pods/queued";
@@ -79,6 +81,7 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     });
     for (who, reason) in [
         (AGENT, "orbidden"),
+        (MONITOR, "orbidden"),
         (WEBHOOK, "orbidden"),
         (LEAVE, "orbidden"),
         (SCHEDULER, ""),
