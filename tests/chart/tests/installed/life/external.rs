@@ -1,5 +1,5 @@
 //! The extender for a kube-scheduler that is not the chart's, in the steps of docs/guides/install.md:
-//! here that of the cluster, outside its pods.
+//! here that of the cluster, outside its pods. The webhook is on the node's network, too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,8 +36,16 @@ async fn placed(world: &World) -> Result<()> {
 
     let mut install = vec!["install", "aliquot"];
     install.extend(world.chart());
-    let set = "scheduler.kubeScheduler.enabled=false,scheduler.replicas=1,scheduler.extender.tlsSecret=extender";
-    install.extend(["--set", set]);
+    let ports = [1, 2].map(|number| cluster.part_address(number).port());
+    let webhook = format!(
+        "--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={},webhook.adminPort={}",
+        ports[0], ports[1]
+    );
+    install.extend([
+        "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
+        "--set=scheduler.extender.tlsSecret=extender",
+        &webhook,
+    ]);
     world.helm(&install)?;
     world.parts_ready().await?;
 
