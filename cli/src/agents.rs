@@ -13,9 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access::{Access, AccessError, PodRoute, get};
-
-/// The labels that the chart gives the agents' pods.
-const AGENTS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
+use crate::components::{COMPONENT, PART};
 
 /// Agents asked at once.
 const AT_ONCE: usize = 16;
@@ -41,12 +39,15 @@ pub struct Agents {
         env = "ALIQUOT_AGENTS"
     )]
     pub agents: Vec<(NodeName, http::Uri)>,
+    /// Whether these are the monitors.
+    #[arg(skip)]
+    pub(crate) of_monitors: bool,
 }
 
-/// How to reach the nodes' monitors, which are in the agents' pods.
+/// How to reach the nodes' monitors.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Monitors {
-    /// Port of the monitors in the agents' pods
+    /// Port of the monitors' pods
     #[arg(long, default_value_t = 9396)]
     pub monitor_port: u16,
     /// Ask the monitor of a node at this address instead of through the API server; repeatable, or
@@ -62,12 +63,13 @@ pub struct Monitors {
 }
 
 impl Monitors {
-    /// The ports of the monitors in the pods of these agents.
+    /// The monitors beside these agents.
     pub(crate) fn of(&self, agents: &Agents) -> Agents {
         Agents {
             agent_namespace: agents.agent_namespace.clone(),
             agent_port: self.monitor_port,
             agents: self.monitors.clone(),
+            of_monitors: true,
         }
     }
 }
@@ -89,6 +91,16 @@ pub(crate) fn parse_agent(text: &str) -> Result<(NodeName, http::Uri), String> {
 }
 
 impl Agents {
+    /// The labels that the chart gives their pods.
+    fn labels(&self) -> String {
+        let component = if self.of_monitors {
+            "monitor"
+        } else {
+            "device-plugin"
+        };
+        format!("{PART}=aliquot,{COMPONENT}={component}")
+    }
+
     /// Gets this path of each of these nodes; `who` is asked.
     pub(crate) async fn ask(
         &self,
@@ -147,7 +159,8 @@ impl Agents {
                 }
                 routes.extend(found);
                 format!(
-                    "no running pod on the node has the labels {AGENTS}; set --agent-namespace or --agent"
+                    "no running pod on the node has the labels {}; set --agent-namespace or --agent",
+                    self.labels()
                 )
             }
             Err(error) => error.to_string(),
@@ -167,7 +180,8 @@ impl Agents {
             None => access.schedulers(client).await?.0,
         };
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        let list = pods.list(&ListParams::default().labels(AGENTS)).await;
+        let labelled = ListParams::default().labels(&self.labels());
+        let list = pods.list(&labelled).await;
         let list = list.map_err(|source| AccessError::List {
             what: "the agents' pods",
             source,

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the names say what most parts are")]
 
+pub mod admission_policies;
 pub mod bind;
 pub mod evict;
 pub mod extender;

@@ -85,6 +85,8 @@ declared! {
         "1 while this replica leads and may bind";
     WATCH_AGE = Gauge "watch_age" "seconds" ["kind"]
         "Time since the last event of the watch; absent before the first list";
+    ADMISSION_POLICY_CHANGED = Gauge "admission_policy_changed" "" ["object"]
+        "1 for a policy of the chart, or a binding, that is missing or not as the chart wrote it";
     NODES = Gauge "nodes" "" []
         "Nodes with an inventory";
     GPUS = Gauge "gpus" "" []

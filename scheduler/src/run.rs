@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission_policies::Compared;
 use crate::bind::Binder;
 use crate::extender::{self, ExtenderState};
 use crate::leader::{Leader, Leadership};
@@ -62,7 +63,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         _ => Leadership::always(),
     };
     let leader = Leader::new(leadership, watches.pods.clone());
+    let policies = Compared::default();
     let gauges = Gauges::of(&cache, &events, &leader, watches.named());
+    let gauges = gauges.with_policies(policies.clone());
     let metrics = gauges.register(&mut registry);
     let pods = PodClient::new(client.clone());
     let control = settings.authenticate.then(|| {
@@ -100,6 +103,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness.clone(),
         stop.clone(),
     ));
+    if let Some(written) = settings.admission_policies {
+        tasks.spawn(policies.run(client.clone(), written, stop.clone()));
+    }
     tasks.spawn(binder.clone().check_settled(stop.clone()));
     tasks.spawn(cache.clone().check_itself(metrics.clone(), stop.clone()));
     tasks.spawn(cache.clone().expire_until(stop.clone()));

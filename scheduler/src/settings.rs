@@ -78,6 +78,10 @@ pub struct Settings {
     /// Namespace of this pod, for placeholders, and to ask the nodes' monitors for the cluster page.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: Option<String>,
+    /// The admission policies and their bindings as the chart wrote them, a JSON file; they are
+    /// compared with those in the cluster.
+    #[arg(long, env = "ALIQUOT_ADMISSION_POLICIES")]
+    pub admission_policies: Option<PathBuf>,
     /// Uid of this pod: placeholders end with it.
     #[arg(long, env = "POD_UID", requires = "identity")]
     pub pod_uid: Option<String>,

@@ -112,6 +112,8 @@ fn new_ephemeral_containers(review: &PodReview<'_>, settings: &Settings, finding
         if requests_share && !settings.escape_allowed.contains(review.namespace) {
             let refusals = isolation::security_context(container);
             findings.refusals.extend(refusals);
+            let refusals = isolation::written_host_paths(review.pod, container, settings);
+            findings.refusals.extend(refusals);
         }
     }
 }

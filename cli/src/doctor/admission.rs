@@ -13,10 +13,13 @@ use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
 use super::mutators;
 use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
+use crate::metrics::{self, Sample};
 use crate::snapshot;
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
+/// The metric of the chart's policies and bindings, by object.
+const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";
 
 /// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -28,7 +31,7 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
             found
         }
     };
-    found.push(policy_bindings(facts, about));
+    found.push(policies(facts, about));
     found.extend(mutators::refused(facts, about));
     found.push(quotas(facts, about));
     found
@@ -226,34 +229,38 @@ pub(super) fn unreviewed(facts: &ClusterFacts) -> Option<String> {
     })
 }
 
-/// Only Aliquot can write allocations and inventories, and its accounts nothing else. The chart
-/// renders the policies of its other accounts with the scheduler's.
-pub(super) fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
+/// Only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses
+/// the webhook: the scheduler compares the policies with those that the chart wrote.
+pub(super) fn policies(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "admission-policies";
-    let all = match &facts.policy_bindings {
+    let page = match &facts.metrics {
         Err(why) => return about.unknown(check, why),
-        Ok(all) => all,
+        Ok(page) => page,
     };
-    let expected = [
-        "aliquot-allocations",
-        "aliquot-inventories",
-        "aliquot-pods",
-        "aliquot-scheduler-account",
-    ];
-    let missing: Vec<&str> = expected
-        .into_iter()
-        .filter(|name| !all.iter().any(|there| there == name))
-        .collect();
-    if missing.is_empty() {
-        return about.ok(
+    let all = metrics::samples(page).filter(|one| one.name == POLICY_CHANGED);
+    let all: Vec<Sample<'_>> = all.collect();
+    if all.is_empty() {
+        return about.warning(
             check,
-            "only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses the webhook",
+            "the scheduler knows no ValidatingAdmissionPolicies of the chart: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does",
+            "set admissionPolicies.enabled=true",
         );
     }
-    about.warning(
+    let changed = all.iter().filter(|one| one.value != "0");
+    let changed: Vec<String> = changed.filter_map(|one| one.label("object")).collect();
+    if changed.is_empty() {
+        return about.ok(
+            check,
+            "the policies are as the chart wrote them: only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses the webhook",
+        );
+    }
+    about.problem(
         check,
-        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does", missing.join(", ")),
-        "set admissionPolicies.enabled=true",
+        format!(
+            "missing, or not as the chart wrote it: {}: what it would refuse may be accepted",
+            changed.join(", ")
+        ),
+        "someone deleted or changed it: run helm upgrade",
     )
 }
 

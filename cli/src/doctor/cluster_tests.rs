@@ -24,7 +24,8 @@ pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
 /// The scheduler's metrics.
 fn metrics(leads: u32, differences: u32) -> String {
     let leads = format!("aliquot_scheduler_leads {leads}\n");
-    leads + &format!("aliquot_scheduler_self_check_differences_total {differences}\n")
+    let policies = "aliquot_scheduler_admission_policy_changed{object=\"K/aliquot-pods\"} 0\n";
+    leads + policies + &format!("aliquot_scheduler_self_check_differences_total {differences}\n")
 }
 
 /// The pod of the dry run, with this schedulerName.
@@ -42,6 +43,7 @@ pub(super) fn healthy() -> ClusterFacts {
         part("w-0", "webhook", &[]),
         part("w-1", "webhook", &[]),
         part("d-0", "device-plugin", &[]),
+        part("m-0", "monitor", &["--priority-cap=50"]),
     ];
     let hook = json!({"metadata": {"name": "aliquot-webhook"}, "webhooks": [{
         "name": "pods.aliquot.dev", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"],
@@ -58,14 +60,9 @@ pub(super) fn healthy() -> ClusterFacts {
         quotas: Ok(Vec::new()),
         device_classes: Ok([].into()),
         exempt: Ok(Vec::new()),
-        policy_bindings: Ok(vec![
-            "aliquot-allocations".to_owned(),
-            "aliquot-inventories".to_owned(),
-            "aliquot-pods".to_owned(),
-            "aliquot-scheduler-account".to_owned(),
-        ]),
         network_policies: Ok(vec![
             "aliquot-device-plugin".to_owned(),
+            "aliquot-monitor".to_owned(),
             "aliquot-scheduler".to_owned(),
             "aliquot-webhook".to_owned(),
         ]),
@@ -144,7 +141,12 @@ fn reports_missing_single_or_leaderless_scheduler() {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         known.metrics = Err("no scheduler pod".to_owned());
     };
-    let missed = [("scheduler", BAD), ("leader", UNMADE), ("ledger", UNMADE)];
+    let missed = [
+        ("scheduler", BAD),
+        ("leader", UNMADE),
+        ("ledger", UNMADE),
+        ("admission-policies", UNMADE),
+    ];
     check(missing, &missed);
     check(
         |known| retain(known, |pod| name(pod) != "s-0"),
@@ -219,6 +221,7 @@ fn accepts_parts_without_pods_that_answer() {
             ("ledger", UNMADE),
             ("webhook-pods", BAD),
             ("webhook-answers", BAD),
+            ("admission-policies", UNMADE),
         ],
     );
 }
@@ -245,10 +248,23 @@ fn reports_missing_silent_or_bypassed_webhook() {
         |known| known.dry_run = Err("no rights".to_owned()),
         &[("webhook-answers", UNMADE)],
     );
-    check(
-        |known| known.policy_bindings = Ok(vec!["aliquot-allocations".to_owned()]),
-        &[("admission-policies", WARNS)],
-    );
+}
+
+#[test]
+fn names_policies_that_are_not_installed_or_changed() {
+    let of_policies = |change: fn(String) -> String, grade: Grade, part: &str| {
+        let mut known = healthy();
+        known.metrics = known.metrics.map(change);
+        let found = cluster_checks(&known);
+        let found = found.iter().find(|one| one.check == "admission-policies");
+        let found = found.unwrap();
+        let is_named = found.found.contains(part);
+        assert!(found.grade == grade && is_named, "{found:?}");
+    };
+    let changed = |page: String| page.replace("\"} 0", "\"} 1");
+    of_policies(changed, BAD, "K/aliquot-pods");
+    let unknown = |page: String| page.replace("policy_changed", "other");
+    of_policies(unknown, WARNS, "knows no ValidatingAdmissionPolicies");
 }
 
 #[test]
@@ -353,5 +369,6 @@ fn reports_ledger_that_differed_and_unreachable_scheduler() {
     let differed = |known: &mut ClusterFacts| known.metrics = Ok(metrics(1, 2));
     check(differed, &[("ledger", WARNS)]);
     let silent = |known: &mut ClusterFacts| known.metrics = Err("no way".to_owned());
-    check(silent, &[("leader", UNMADE), ("ledger", UNMADE)]);
+    let unmade = ["leader", "ledger", "admission-policies"];
+    check(silent, &unmade.map(|check| (check, UNMADE)));
 }

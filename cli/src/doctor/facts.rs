@@ -61,8 +61,6 @@ pub struct ClusterFacts {
     pub device_classes: Fact<BTreeMap<String, String>>,
     /// The namespaces with a label that exempts their pods from admission.
     pub exempt: Fact<Vec<String>>,
-    /// The names of the `ValidatingAdmissionPolicyBindings`.
-    pub policy_bindings: Fact<Vec<String>>,
     /// The names of the `NetworkPolicies` in the components' namespace.
     pub network_policies: Fact<Vec<String>>,
     /// Whether cluster-autoscaler has written its status.

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
 use aliquot_k8s::pod;
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingAdmissionPolicyBinding,
-};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
@@ -107,7 +105,6 @@ impl ClusterReader<'_> {
         let nodes = self.nodes(client).await;
         let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
         let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
         let version = client.apiserver_version().await;
         ClusterFacts {
@@ -120,8 +117,6 @@ impl ClusterReader<'_> {
             quotas: fact(all(client, "quotas").await),
             device_classes: device_classes(client).await,
             exempt: exempt_namespaces(client).await,
-            policy_bindings: fact(bindings.list(&ListParams::default()).await)
-                .map(|list| names_of(&list)),
             network_policies: fact(policies.list(&ListParams::default()).await)
                 .map(|list| names_of(&list)),
             autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),

@@ -109,6 +109,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
         .filter(|pod| !pod::is_finished(pod))
         .collect();
     let mut found = vec![agent(facts, node, &pods, &about), inventory(node, &about)];
+    found.extend(monitor(&pods, &about));
     found.extend(unmanaged(node, &about));
     found.extend(conditions(node, &about));
     found.extend(mps_supervisor(&pods, &about));
@@ -146,6 +147,21 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod], about: &About) -> Fin
         format!("pod {} is not ready: {}", name(pod), why.join("; ")),
         "run kubectl describe on the pod and read the log of the named container; devicePlugin.kubeletDir must be the kubelet's directory",
     )
+}
+
+/// The monitor's pod is ready, where there is one.
+fn monitor(pods: &[&Pod], about: &About) -> Option<Finding> {
+    let check = "monitor";
+    let pod: &Pod = pods.iter().find(|pod| is_ours(pod, "monitor"))?;
+    if is_ready(pod) {
+        return Some(about.ok(check, format!("pod {} is ready", name(pod))));
+    }
+    let why = unready(pod).unwrap_or_default();
+    Some(about.problem(
+        check,
+        format!("pod {} is not ready: {why}", name(pod)),
+        "read its log: until it is ready, nobody measures what the node's pods use, and what gets around the library is not seen",
+    ))
 }
 
 /// The scheduler can read which GPUs the node has.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::admission;
 use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
-use crate::components::{arguments, flag, running_pods};
+use crate::components::{flag, running_pods};
 use crate::snapshot::without_control;
 use crate::table::counted;
 
@@ -43,7 +43,7 @@ const RIGHTS: [(&str, &str, &str, &str); 4] = [
 pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
     let mut found = vec![
-        admission::policy_bindings(facts, &about),
+        admission::policies(facts, &about),
         exempt_namespaces(facts, &about),
         limits(facts, &about),
     ];
@@ -162,7 +162,8 @@ fn of_agents(pods: &[Pod], about: &About) -> Vec<Finding> {
     // What pods may lift where it is on.
     let rights = rights.filter(|(name, ..)| kills || *name != "--may-set-oom-killer");
     let mut found: Vec<Finding> = rights.map(finding).collect();
-    found.push(of_priority(agent, about));
+    let monitor = running_pods(pods, "monitor").next();
+    found.push(of_priority(agent, monitor, about));
     if !kills {
         found.push(about.warning(
             "oom-killer",
@@ -174,16 +175,16 @@ fn of_agents(pods: &[Pod], about: &About) -> Vec<Finding> {
 }
 
 /// How much of a GPU's time pods of priority 0 may take from the others.
-fn of_priority(agent: &Pod, about: &About) -> Finding {
+fn of_priority(agent: &Pod, monitor: Option<&Pod>, about: &About) -> Finding {
     let check = "priority-cap";
     let [(may_set, _, _, everybody), ..] = RIGHTS;
     if flag(agent, may_set).unwrap_or(everybody).is_empty() {
         return about.ok(check, "no pod may have priority 0");
     }
-    if !arguments(agent).any(|word| word == "aliquot-monitor") {
+    let Some(monitor) = monitor else {
         return about.ok(check, "no monitor runs, so no pod waits for priority 0");
-    }
-    match flag(agent, "--priority-cap").unwrap_or("100") {
+    };
+    match flag(monitor, "--priority-cap").unwrap_or("100") {
         "100" => about.warning(
             check,
             "while pods of priority 0 compute, the other pods on their GPU get none of its time",
@@ -197,7 +198,7 @@ fn of_priority(agent: &Pod, about: &About) -> Finding {
 }
 
 /// The components with ports for metrics and queries.
-const SERVERS: [&str; 3] = ["scheduler", "webhook", "device-plugin"];
+const SERVERS: [&str; 4] = ["scheduler", "webhook", "device-plugin", "monitor"];
 
 /// Whether every pod reaches all ports.
 fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding {
@@ -254,8 +255,7 @@ mod tests {
 
     #[test]
     fn security_lists_what_is_open_with_its_value() {
-        let monitor = ["aliquot-monitor", "--priority-cap=50", "--oom-killer=true"];
-        let usual = open("device-plugin", &monitor);
+        let usual = open("device-plugin", &["--oom-killer=true"]);
         let rights = ["priority", "utilizationPolicy", "oomKiller"];
         assert_eq!(usual.len(), rights.len(), "{usual:?}");
         for right in rights {
@@ -300,15 +300,21 @@ mod tests {
 
     #[test]
     fn security_names_uncapped_priority() {
-        let names_cap = |flags: &[&str]| {
-            let found = open("device-plugin", flags);
-            has(&found, "priority-cap", "monitor.priorityCap")
+        let names_cap = |agent: &[&str], monitor: Option<&[&str]>| {
+            let mut facts = healthy();
+            let pods = facts.pods.as_mut().unwrap();
+            pods.retain(|pod| !is_ours(pod, "device-plugin") && !is_ours(pod, "monitor"));
+            pods.push(part("a", "device-plugin", agent));
+            pods.extend(monitor.map(|flags| part("m", "monitor", flags)));
+            let found = checks(&facts);
+            let cap = found.iter().find(|one| one.check == "priority-cap");
+            cap.unwrap().todo.contains("monitor.priorityCap")
         };
-        assert!(names_cap(&["aliquot-monitor"]));
-        assert!(names_cap(&["aliquot-monitor", "--priority-cap=100"]));
-        assert!(!names_cap(&["aliquot-monitor", "--priority-cap=99"]));
-        assert!(!names_cap(&["aliquot-monitor", "--may-set-priority="]));
-        assert!(!names_cap(&[]), "nobody throttles without a monitor");
+        assert!(names_cap(&[], Some(&[])));
+        assert!(names_cap(&[], Some(&["--priority-cap=100"])));
+        assert!(!names_cap(&[], Some(&["--priority-cap=99"])));
+        assert!(!names_cap(&["--may-set-priority="], Some(&[])));
+        assert!(!names_cap(&[], None), "nobody throttles without a monitor");
     }
 
     #[test]

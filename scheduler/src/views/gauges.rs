@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::admission_policies::Compared;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::metrics::{self, MetricSpec, Metrics};
@@ -33,6 +34,7 @@ pub struct Gauges {
     leader: Leader,
     /// By the objects' kind.
     watches: [(&'static str, Freshness); 3],
+    policies: Compared,
 }
 
 impl Gauges {
@@ -47,7 +49,12 @@ impl Gauges {
             events: events.clone(),
             leader: leader.clone(),
             watches,
+            policies: Compared::default(),
         }
+    }
+
+    pub fn with_policies(self, policies: Compared) -> Self {
+        Self { policies, ..self }
     }
 
     pub fn register(self, registry: &mut Registry) -> Metrics {
@@ -105,6 +112,13 @@ impl Collector for Gauges {
                 let gauge = ConstGauge::new(age.as_secs_f64());
                 gauge.encode(family.encode_family(&[("kind", *kind)])?)?;
             }
+        }
+        let (name, help, unit) = metrics::ADMISSION_POLICY_CHANGED.parts();
+        let kind = prometheus_client::metrics::MetricType::Gauge;
+        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (object, is_changed) in self.policies.changed() {
+            let gauge = ConstGauge::new(i64::from(is_changed));
+            gauge.encode(family.encode_family(&[("object", object.as_str())])?)?;
         }
         self.quotas(&mut encoder)
     }

@@ -24,8 +24,8 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// The labels that the chart gives the agents' pods, which the monitors are in.
-const AGENTS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
+/// The labels that the chart gives the monitors' pods.
+const LABELS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=monitor";
 const PORT: u16 = 9396;
 /// How long a monitor may take.
 const DEADLINE: Duration = Duration::from_secs(4);
@@ -68,10 +68,10 @@ struct State {
     client: Client,
     /// Who may know what a monitor answers; everybody without it.
     control: Option<AccessControl>,
-    /// Where the agents are: in the scheduler's namespace.
+    /// Where the monitors are: in the scheduler's namespace.
     namespace: Option<String>,
     answers: Mutex<HashMap<(NodeName, Measured), Known>>,
-    agents: Mutex<HashMap<NodeName, String>>,
+    pods: Mutex<HashMap<NodeName, String>>,
     turns: Semaphore,
 }
 
@@ -106,7 +106,7 @@ impl Monitors {
             control,
             namespace,
             answers: Mutex::default(),
-            agents: Mutex::default(),
+            pods: Mutex::default(),
             turns: Semaphore::new(AT_ONCE),
         }))
     }
@@ -162,7 +162,7 @@ impl Monitors {
             Ok(Err(NoAnswer::Denied(why))) => return error(&why),
             Ok(Err(NoAnswer::Failed(why))) => {
                 // Its pod may be another one now.
-                self.0.agents.lock().remove(node);
+                self.0.pods.lock().remove(node);
                 error(&why)
             }
             Err(_) => {
@@ -224,10 +224,10 @@ impl Monitors {
     ) -> Result<String, NoAnswer> {
         let namespace = self.0.namespace.as_deref();
         let namespace = namespace.ok_or_else(|| failed("the scheduler has no --namespace"))?;
-        let agent = self.agent(namespace, node).await?;
+        let pod = self.pod(namespace, node).await?;
         let path = what.path();
         let mut request = Request::get(format!(
-            "/api/v1/namespaces/{namespace}/pods/https:{agent}:{PORT}/proxy{path}"
+            "/api/v1/namespaces/{namespace}/pods/https:{pod}:{PORT}/proxy{path}"
         ));
         if let Some(token) = token {
             request = request.header(TOKEN_HEADER, token);
@@ -248,20 +248,20 @@ impl Monitors {
         }
     }
 
-    async fn agent(&self, namespace: &str, node: &NodeName) -> Result<String, NoAnswer> {
-        if let Some(known) = self.0.agents.lock().get(node) {
+    async fn pod(&self, namespace: &str, node: &NodeName) -> Result<String, NoAnswer> {
+        if let Some(known) = self.0.pods.lock().get(node) {
             return Ok(known.clone());
         }
         let pods: Api<Pod> = Api::namespaced(self.0.client.clone(), namespace);
         let on_node = format!("spec.nodeName={node},status.phase=Running");
-        let params = ListParams::default().labels(AGENTS).fields(&on_node);
+        let params = ListParams::default().labels(LABELS).fields(&on_node);
         let found = pods.list_metadata(&params).await;
         let found = found.map_err(failed)?.items.into_iter();
         let mut living = found.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let agent = living.next().and_then(|pod| pod.metadata.name);
-        let agent = agent.ok_or_else(|| failed("no agent of Aliquot runs on the node"))?;
-        self.0.agents.lock().insert(node.clone(), agent.clone());
-        Ok(agent)
+        let pod = living.next().and_then(|pod| pod.metadata.name);
+        let pod = pod.ok_or_else(|| failed("no monitor of Aliquot runs on the node"))?;
+        self.0.pods.lock().insert(node.clone(), pod.clone());
+        Ok(pod)
     }
 }
 

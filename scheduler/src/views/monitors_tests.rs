@@ -139,7 +139,7 @@ async fn reports_why_a_monitor_gave_no_answer() {
         assert!(error.starts_with(expected), "{answer}");
     };
     let fine: Answers = |_, _| (200, "{}".to_owned());
-    check(fine, "empty", "no agent of Aliquot runs on the node").await;
+    check(fine, "empty", "no monitor of Aliquot runs on the node").await;
     let late: Answers = |_, _| (200, "never".to_owned());
     check(late, "n1", "its monitor does not answer within 4 s").await;
     let status = json!({"kind": "Status", "message": "dial tcp: timeout"}).to_string();

@@ -111,9 +111,9 @@ fn pending_pod_shows_request_from_its_annotation() {
     assert_eq!(waiting["annotated"], true);
     assert_eq!(waiting["since"], "2026-01-01T00:00:00Z");
     assert_eq!(state_json["rest"]["asked"]["memory"], 700);
-    let asks = &waiting["requests"][0];
+    let asked = &waiting["requests"][0];
     assert_eq!(
-        (&shown["memory"], &shown["cores"]),
+        (&asked["memory"], &asked["cores"]),
         (&json!("700 MiB"), &json!(30))
     );
 }

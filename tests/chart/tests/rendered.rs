@@ -82,7 +82,8 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
     let own = container(agent, "device-plugin");
     let _: Agent = taken(own, &["aliquot-device-plugin"], &["--node-name=n"]);
-    let monitor = container(agent, "monitor");
+    let monitor = one(&objects, "DaemonSet", "aliquot-monitor");
+    let monitor = container(monitor, "monitor");
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let is_mps = |one: &&Object| one.kind() == "DaemonSet" && one.name() == "aliquot-mps";
     if let Some(mps) = objects.iter().find(is_mps) {
@@ -144,7 +145,8 @@ fn passes_values_to_their_components() {
     ] {
         assert!(line.contains(flag), "{flag}: {line}");
     }
-    let line = command(container(agent, "monitor"));
+    let monitor = one(&objects, "DaemonSet", "aliquot-monitor");
+    let line = command(container(monitor, "monitor"));
     for flag in [
         "--priority-cap=60",
         "--burst-grace-seconds=10",
@@ -295,7 +297,7 @@ fn is_restricted(object: &Object) -> Result<(), String> {
 fn pods_meet_restricted_standard_except_agents() {
     let objects = rendered(EVERYTHING).unwrap();
     let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
-    assert_eq!(with_pods.len(), 5, "with what runs before the removal");
+    assert_eq!(with_pods.len(), 6, "with what runs before the removal");
     for object in with_pods {
         let verdict = is_restricted(object);
         assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
@@ -381,14 +383,15 @@ fn every_container_has_a_memory_limit() {
     }
 }
 
-/// Each setting of the agent and of the MPS supervisor that the restricted Pod Security Standard would
-/// reject, and each host path, has a comment right above it in the template.
+/// Each setting of the agent, of the monitor and of the MPS supervisor that the restricted Pod Security
+/// Standard would reject, and each host path, has a comment right above it in the template.
 #[test]
 fn every_host_path_and_capability_has_a_reason() {
     let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
     let objects = rendered(EVERYTHING).unwrap();
     for (file, name, paths_and_rights) in [
-        ("agent.yaml", "aliquot-device-plugin", 5 + 3),
+        ("agent.yaml", "aliquot-device-plugin", 5 + 2),
+        ("monitor.yaml", "aliquot-monitor", 2 + 2),
         ("mps.yaml", "aliquot-mps", 2 + 2),
     ] {
         let template = top("charts/aliquot/templates").join(file);
@@ -443,15 +446,31 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole device-plugin: nodes/status : patch",
         "ClusterRole device-plugin: pods : get,list,watch",
         "ClusterRole device-plugin: runtimeclasses : get",
+        "ClusterRole monitor: events : create,patch",
+        "ClusterRole monitor: pods : list,watch",
+        "ClusterRole scheduler: * : get,list,watch",
+        "ClusterRole scheduler: compositepodgroups/status : patch",
         "ClusterRole scheduler: events : create,patch",
+        "ClusterRole scheduler: namespaces : get,list,watch",
         "ClusterRole scheduler: nodes : get,list,watch",
+        "ClusterRole scheduler: persistentvolumeclaims : get,list,watch,update",
+        "ClusterRole scheduler: persistentvolumes : get,list,watch,update",
         "ClusterRole scheduler: poddisruptionbudgets : list,watch",
+        "ClusterRole scheduler: podgroups/status : patch",
+        "ClusterRole scheduler: pods : delete",
         "ClusterRole scheduler: pods : get,list,watch,patch",
         "ClusterRole scheduler: pods/binding : create",
         "ClusterRole scheduler: pods/eviction : create",
+        "ClusterRole scheduler: pods/finalizers : update",
         "ClusterRole scheduler: pods/status : patch",
+        "ClusterRole scheduler: resourceclaims : create,update,patch,delete",
+        "ClusterRole scheduler: resourceclaims/binding : update,patch",
+        "ClusterRole scheduler: resourceclaims/status : update,patch",
         "ClusterRole scheduler: resourcequotas : list,watch",
+        "ClusterRole scheduler: validatingadmissionpolicies : list",
+        "ClusterRole scheduler: validatingadmissionpolicybindings : list",
         "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,patch",
+        "Role scheduler: leases : create",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
         "Role scheduler: pods/proxy : get",
         "Role user: pods : get,list",
@@ -504,9 +523,8 @@ fn narrows_ports_to_peers_that_values_name() {
         check(object, name);
     }
     let agent = one(&plain, "DaemonSet", "aliquot-device-plugin");
-    for name in ["device-plugin", "monitor"] {
-        check(agent, name);
-    }
+    check(agent, "device-plugin");
+    check(one(&plain, "DaemonSet", "aliquot-monitor"), "monitor");
     let ingress = |objects: &[Object], part: &str| {
         let policy = one(objects, "NetworkPolicy", &format!("aliquot-{part}"));
         policy.0["spec"]["ingress"].clone()
@@ -523,8 +541,9 @@ fn narrows_ports_to_peers_that_values_name() {
     let opened = |objects: &[Object], from: &Value| {
         let scheduler = json!([ports(&[9395], from)]);
         assert_eq!(ingress(objects, "scheduler"), scheduler);
-        let agent = json!([ports(&[9394, 9396], from)]);
-        assert_eq!(ingress(objects, "device-plugin"), agent);
+        for (part, port) in [("device-plugin", 9394), ("monitor", 9396)] {
+            assert_eq!(ingress(objects, part), json!([ports(&[port], from)]));
+        }
         let webhook = json!([called, ports(&[8444], from)]);
         assert_eq!(ingress(objects, "webhook"), webhook);
     };

@@ -194,6 +194,15 @@ impl Cluster {
         self.restart_scheduler().await
     }
 
+    /// [`Cluster::restart_scheduler`] with this configuration.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart_scheduler`].
+    pub async fn restart_scheduler_as(&self, config: &Value) -> Result<()> {
+        std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
+        self.restart_scheduler().await
+    }
+
     fn configure_scheduler(&self, options: &SchedulerOptions) -> Result<()> {
         let kubeconfig = self.layout.text("pki/scheduler.kubeconfig");
         let config = scheduler_config::configuration(&kubeconfig, options)?;

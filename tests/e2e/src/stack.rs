@@ -43,7 +43,7 @@ pub enum Kind {
     Webhook,
     /// `aliquot-device-plugin`.
     DevicePlugin,
-    /// `aliquot-monitor`, the second container of the node agent.
+    /// `aliquot-monitor`.
     Monitor,
 }
 
@@ -56,8 +56,7 @@ impl Kind {
         Self::Monitor,
     ];
 
-    /// The binary and the part's name; also the service account, but for the monitor, which has
-    /// that of the node agent.
+    /// The binary, the part's name and its service account.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scheduler => "aliquot-scheduler",
@@ -180,10 +179,6 @@ impl Stack {
 
     /// The kubeconfig of a part's service account.
     pub async fn kubeconfig(&self, kind: Kind) -> Result<PathBuf> {
-        let kind = match kind {
-            Kind::Monitor => Kind::DevicePlugin,
-            kind => kind,
-        };
         let mut made = self.kubeconfigs.lock().await;
         if let Some(path) = made.get(&kind) {
             return Ok(path.clone());

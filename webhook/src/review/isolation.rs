@@ -115,6 +115,20 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     refusals
 }
 
+/// The pod's host paths that an ephemeral container would write to.
+pub(super) fn written_host_paths(
+    pod: &Value,
+    container: &Container<'_>,
+    settings: &Settings,
+) -> Vec<Refusal> {
+    let all = [*container];
+    let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
+    let written = volumes.filter(|(_, volume)| container.writes_to(volume));
+    written
+        .filter_map(|(index, volume)| host_path(&all, index, volume, settings))
+        .collect()
+}
+
 fn host_path(
     all: &[Container<'_>],
     index: usize,

@@ -29,6 +29,10 @@ fn main() -> ExitCode {
         "quick_start_runs_where_network_policies_are_enforced",
         life::quick_start_where_policies_hold,
     );
+    let external = scenario(
+        "a_kube_scheduler_of_ones_own_places_a_share",
+        life::external_kube_scheduler,
+    );
     let releases = vec![scenario(
         "helm_upgrade_keeps_values_and_certificates",
         lifecycle::upgrades,
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
+        world(with_node, vec![external.long()]),
         world(without_node, releases),
         world(without_node, requests),
     ];

@@ -75,15 +75,16 @@ fn mounts_driver_root_where_programs_expect_it() {
     let root = own.paths().driver_root.unwrap();
     assert_eq!(root.host, Path::new("/run/nvidia/driver"));
     assert_eq!(root.here, Path::new("/driver-root/driver"));
-    let monitor = container(agent(&objects), "monitor");
-    let of_monitor: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
+    let monitor = one(&objects, "DaemonSet", "aliquot-monitor");
+    let of_monitor = container(monitor, "monitor");
+    let of_monitor: Monitor = taken(of_monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let mps = one(&objects, "DaemonSet", "aliquot-mps");
     let mps_container = container(mps, "mps-supervisor");
     let program = ["aliquot-device-plugin", "mps-supervisor"];
     let of_supervisor: supervisor::SupervisorSettings = taken(mps_container, &program, &[]);
     for (pods, name, seen) in [
         (agent(&objects), "device-plugin", Some(root.here)),
-        (agent(&objects), "monitor", of_monitor.driver_root),
+        (monitor, "monitor", of_monitor.driver_root),
         (mps, "mps-supervisor", of_supervisor.driver_root),
     ] {
         let mounts = container(pods, name)["volumeMounts"].as_array();

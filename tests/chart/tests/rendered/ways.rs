@@ -33,10 +33,11 @@ fn serves_extender_with_client_certificates_only() {
     assert_eq!(entry["urlPrefix"], url);
     assert_eq!(entry["enableHTTPS"], true);
     assert_eq!(entry["tlsConfig"]["certFile"], "/etc/aliquot/tls.crt");
-    let gone = ["aliquot-kube-scheduler", "aliquot-volume-scheduler"];
-    let left = |one: &&Object| one.kind() == "Lease" || gone.contains(&one.name());
+    let left = |one: &&Object| one.kind() == "Lease" || one.name() == "aliquot-kube-scheduler";
     let left: Vec<&str> = objects.iter().filter(left).map(Object::kind).collect();
     assert_eq!(left, ["ConfigMap"]);
+    let role = one(&objects, "ClusterRole", "aliquot-scheduler").0["rules"].to_string();
+    assert!(!role.contains("delete"), "{role}");
 }
 
 #[test]

@@ -88,6 +88,15 @@ fn rejects_requests_and_escapes_of_ephemeral_containers() {
     check(&shared, "default", &ptrace, &[escapes]);
     check(&shared, "trusted", &ptrace, &[]);
     check(&plain, "default", &ptrace, &[]);
+    let mut reading = shared.clone();
+    reading["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": "/usr/lib"}}]);
+    let mounts = |read_only: bool| {
+        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": read_only});
+        json!({"name": "d", "volumeMounts": [mount]})
+    };
+    let written = r#"spec.volumes[0].hostPath.path: "/usr/lib" would let the pod bypass its GPU share; expected: a path that is neither inside /usr nor one of its parents, or readOnly: true on each of its mounts, or a namespace where the administrator allows it"#;
+    check(&reading, "default", &mounts(true), &[]);
+    check(&reading, "default", &mounts(false), &[written]);
     let mut foreign = shared;
     foreign["spec"]["schedulerName"] = json!("volcano");
     check(&foreign, "default", &ptrace, &[]);

@@ -13,6 +13,7 @@ use aliquot_chart::{IMAGE, NAMESPACE, chart, rendered};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_scheduler::admission_policies;
 use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -23,6 +24,7 @@ use crate::{ChartCluster, helm_on};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");
+const MONITOR: Who = Who::Account("aliquot-monitor");
 const WEBHOOK: Who = Who::Account("aliquot-webhook");
 /// It exists while the chart is removed.
 const CLEANUP: Who = Who::Account("aliquot-cleanup");
@@ -251,5 +253,72 @@ pub(crate) async fn refused(chart: Arc<ChartCluster>) -> Result<()> {
     tokens::agent(&installed).await?;
     tokens::cleanup(&installed).await?;
     tokens::webhook(&installed).await?;
-    tenants::pods(&installed).await
+    tenants::pods(&installed).await?;
+    changed_policies(&installed).await
+}
+
+/// The scheduler's account finds each policy and binding that is not as the chart wrote it.
+async fn changed_policies(on: &Installed) -> Result<()> {
+    let get = ["get", "configmap", "aliquot-admission-policies"];
+    let json = "jsonpath={.data.policies\\.json}";
+    let get = [&get[..], &["-n", NAMESPACE, "-o", json]].concat();
+    let written = on.cluster.state_dir().join("policies.json");
+    std::fs::write(&written, on.cluster.kubectl(&get).await?.success()?)?;
+    let client = on.client(SCHEDULER).await?;
+    let all = admission_policies::changed(&client, &written).await?;
+    let is_same = all.len() == 16 && all.values().all(|is_changed| !is_changed);
+    ensure!(is_same, "{all:?}");
+
+    let (policy, binding) = (
+        "validatingadmissionpolicy",
+        "validatingadmissionpolicybinding",
+    );
+    let narrow = json!({"namespaceSelector": {"matchLabels": {"own": "1"}}});
+    let never = json!([{"name": "never", "expression": "false"}]);
+    for (kind, name, spec) in [
+        (
+            policy,
+            "aliquot-allocations",
+            json!({"failurePolicy": "Ignore"}),
+        ),
+        (
+            policy,
+            "aliquot-inventories",
+            json!({"matchConstraints": narrow}),
+        ),
+        (
+            policy,
+            "aliquot-webhook-account",
+            json!({"matchConditions": never}),
+        ),
+        (
+            binding,
+            "aliquot-namespaces",
+            json!({"matchResources": narrow}),
+        ),
+        (
+            binding,
+            "aliquot-pods",
+            json!({"validationActions": ["Audit"]}),
+        ),
+    ] {
+        let change = json!({ "spec": spec }).to_string();
+        let patch = ["patch", kind, name, "--type=merge", "-p", &change];
+        on.cluster.kubectl(&patch).await?.success()?;
+    }
+    let delete = ["delete", binding, "aliquot-cleanup-account"];
+    on.cluster.kubectl(&delete).await?.success()?;
+    let all = admission_policies::changed(&client, &written).await?;
+    let changed = all.iter().filter(|(_, is_changed)| **is_changed);
+    let changed: Vec<&str> = changed.map(|(name, _)| name.as_str()).collect();
+    let expected = [
+        "ValidatingAdmissionPolicy/aliquot-allocations",
+        "ValidatingAdmissionPolicy/aliquot-inventories",
+        "ValidatingAdmissionPolicy/aliquot-webhook-account",
+        "ValidatingAdmissionPolicyBinding/aliquot-cleanup-account",
+        "ValidatingAdmissionPolicyBinding/aliquot-namespaces",
+        "ValidatingAdmissionPolicyBinding/aliquot-pods",
+    ];
+    ensure!(changed == expected, "{changed:?}");
+    Ok(())
 }

@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use serde_json::json;
 
-use super::{AGENT, CLEANUP, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels, pod};
+use super::{
+    AGENT, CLEANUP, Installed, MONITOR, SCHEDULER, WEBHOOK, Who, annotation, binding, labels, pod,
+};
 
 /// The word of RBAC and of the policies.
 const FORBIDDEN: &str = "orbidden";
@@ -62,7 +64,7 @@ pub(crate) async fn pods(on: &Installed) -> Result<()> {
         let copied = pod("copied", &json!({key: "{}"}));
         on.post(Who::Admin, "pods", copied, why).await?;
         closed(on, Who::Admin, key, why).await?;
-        for who in [AGENT, WEBHOOK, CLEANUP, Who::Kubelet] {
+        for who in [AGENT, MONITOR, WEBHOOK, CLEANUP, Who::Kubelet] {
             closed(on, who, key, FORBIDDEN).await?;
         }
         let pods: Api<Pod> = Api::namespaced(on.cluster.admin()?, "default");
@@ -201,7 +203,7 @@ pub(crate) async fn nodes(on: &Installed) -> Result<()> {
             for value in [json!("own"), json!(null)] {
                 let own = || annotation(key, &value);
                 on.patch(Who::Admin, &near, own(), why).await?;
-                for who in [SCHEDULER, WEBHOOK, Who::Kubelet] {
+                for who in [SCHEDULER, MONITOR, WEBHOOK, Who::Kubelet] {
                     on.patch(who, &near, own(), FORBIDDEN).await?;
                 }
                 if key != "aliquot.dev/cleanup" {

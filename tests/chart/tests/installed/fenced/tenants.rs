@@ -3,6 +3,7 @@
 //! label that it ignores, or use the time before it is installed.
 
 use aliquot_chart::NAMESPACE;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -59,6 +60,7 @@ pub(crate) async fn pods(on: &Installed) -> Result<()> {
     around_the_share(on).await?;
     around_the_webhook(on).await?;
     ephemeral_containers(on).await?;
+    exempting_namespaces(on).await?;
     exempt_namespaces(on).await
 }
 
@@ -232,9 +234,14 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
 
 /// `kubectl debug` of a pod with a share.
 async fn ephemeral_containers(on: &Installed) -> Result<()> {
+    let mounts = |read_only: bool| {
+        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": read_only});
+        json!({"volumeMounts": [mount]})
+    };
+    let programs = json!([{"name": "v", "hostPath": {"path": "/usr/lib"}}]);
     let mut share = pod(
-        &json!({"schedulerName": "aliquot-scheduler"}),
-        &asking(&json!({"nvidia.com/gpu": "1"}), &json!({})),
+        &json!({"schedulerName": "aliquot-scheduler", "volumes": programs}),
+        &asking(&json!({"nvidia.com/gpu": "1"}), &mounts(true)),
     );
     share["metadata"]["name"] = json!("debugged");
     share["metadata"]["namespace"] = json!("default");
@@ -253,6 +260,8 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
             json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
             "NVIDIA_VISIBLE_DEVICES in a container's environment",
         ),
+        (mounts(true), ""),
+        (mounts(false), "hostPath would let the pod"),
     ] {
         let mut container = json!({"name": "debug", "image": "none"});
         for (key, value) in fields.as_object().into_iter().flatten() {
@@ -264,6 +273,52 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
         super::check(&fields, error, expected)?;
     }
     Ok(())
+}
+
+/// Who may change namespaces exempts one only if he may also change the webhook's configuration.
+async fn exempting_namespaces(on: &Installed) -> Result<()> {
+    let cluster = &on.cluster;
+    cluster.namespace("labelled").await?;
+    let label = async |text: &str| {
+        let words = ["label", "namespace", "labelled", text, "--dry-run=server"];
+        let labelled = [&words[..], &["--as=namespacer"]].concat();
+        cluster.kubectl(&labelled).await
+    };
+    let grant = async |name: &str, rule: &[&str]| -> Result<()> {
+        let role = [&["create", "clusterrole", name][..], rule].concat();
+        cluster.kubectl(&role).await?.success()?;
+        let role = format!("--clusterrole={name}");
+        let bind = ["create", "clusterrolebinding", name, &role];
+        let bind = [&bind[..], &["--user=namespacer"]].concat();
+        cluster.kubectl(&bind).await?.success()?;
+        Ok(())
+    };
+    let namespaces = ["--verb=get,patch", "--resource=namespaces"];
+    grant("labels-namespaces", &namespaces).await?;
+    let reason = "may not exempt namespace labelled from admission";
+    for text in ["aliquot.dev/webhook=ignore", "hami.io/webhook=ignore"] {
+        eventually(PATIENCE, "the label to be refused", || async {
+            let refused = label(text).await?.stderr;
+            until!(refused.contains(reason), "{refused}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    for text in ["own=1", "aliquot.dev/webhook=yes"] {
+        label(text).await?.success()?;
+    }
+    let hooks = [
+        "--verb=update",
+        "--resource=mutatingwebhookconfigurations",
+        "--resource-name=aliquot-webhook",
+    ];
+    grant("changes-admission", &hooks).await?;
+    eventually(PATIENCE, "the label to be accepted", || async {
+        let labelled = label("aliquot.dev/webhook=ignore").await?;
+        until!(labelled.code == Some(0), "{labelled:?}");
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// An administrator's label on the namespace, and Aliquot's own namespace.

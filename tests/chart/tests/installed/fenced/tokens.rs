@@ -1,11 +1,18 @@
 //! What a stolen token of each account may still do: the requests of the parts themselves are
 //! granted, and the same verbs on other fields are refused.
 
-use anyhow::Result;
+use aliquot_chart::NAMESPACE;
+use anyhow::{Result, ensure};
+use kube::api::GetParams;
+use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{
+<<<<<<< HEAD
     AGENT, CLEANUP, HOOKS, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
+=======
+    AGENT, CLEANUP, HOOKS, Installed, MONITOR, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
+>>>>>>> next-m3
 };
 
 const WEBHOOK_SECRET: &str = "/api/v1/namespaces/aliquot-system/secrets/aliquot-webhook-tls";
@@ -59,12 +66,12 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     }
 
     // What a Binding of the scheduler's carries.
-    for path in ["pods/queued/binding", "bindings"] {
-        let mut labelled = binding("queued", &json!({}));
-        labelled["metadata"]["labels"] = json!({"own": "1"});
-        for carried in [binding("queued", &json!({"own": "1"})), labelled] {
-            let only = "a Binding by aliquot-scheduler may carry only";
-            on.post(SCHEDULER, path, carried, only).await?;
+    let only = "a Binding by aliquot-scheduler may carry only";
+    let mut labelled = binding("queued", &json!({}));
+    labelled["metadata"]["labels"] = json!({"own": "1"});
+    for carried in [binding("queued", &json!({"own": "1"})), labelled] {
+        for (path, reason) in [("pods/queued/binding", only), ("bindings", "orbidden")] {
+            on.post(SCHEDULER, path, carried.clone(), reason).await?;
         }
     }
     let carried = json!({"aliquot.dev/allocation": "{}", "hami.io/vgpu-devices-allocated": ";"});
@@ -78,12 +85,47 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     });
     for (who, reason) in [
         (AGENT, "orbidden"),
+        (MONITOR, "orbidden"),
         (WEBHOOK, "orbidden"),
         (CLEANUP, "orbidden"),
         (SCHEDULER, ""),
     ] {
         on.post(who, "pods/queued/eviction", eviction.clone(), reason)
             .await?;
+    }
+    leases(on).await?;
+    proxied_ports(on).await
+}
+
+/// The lease of its own kube-scheduler, and no other.
+async fn leases(on: &Installed) -> Result<()> {
+    let account = format!("--as=system:serviceaccount:{NAMESPACE}:aliquot-scheduler");
+    for (verb, lease, namespace, expected) in [
+        ("update", "leases/aliquot-scheduler", NAMESPACE, "yes"),
+        ("create", "leases", NAMESPACE, "yes"),
+        ("update", "leases/kube-scheduler", "kube-system", "no"),
+        ("patch", "leases/kube-scheduler", "kube-system", "no"),
+        ("create", "leases", "kube-system", "no"),
+    ] {
+        let ask = ["auth", "can-i", verb, lease, "-n", namespace, &account];
+        let answer = on.cluster.kubectl(&ask).await?;
+        let answered = answer.stdout.trim() == expected;
+        ensure!(answered, "{verb} {lease} in {namespace}: {answer:?}");
+    }
+    Ok(())
+}
+
+/// Of Aliquot's pods, the scheduler asks the monitors only.
+async fn proxied_ports(on: &Installed) -> Result<()> {
+    for (port, expected) in [
+        (9396, "pods \"nobody\" not found"),
+        (9394, "may not CONNECT pods/proxy"),
+    ] {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/https:nobody:{port}/proxy");
+        let request = Request::new(path).get("usage", &GetParams::default())?;
+        let answer = on.client(SCHEDULER).await?.request::<Value>(request).await;
+        let error = answer.err().map(|error| error.to_string());
+        super::check(&port, error, expected)?;
     }
     Ok(())
 }

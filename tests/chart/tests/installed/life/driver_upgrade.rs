@@ -22,8 +22,8 @@ pub(crate) async fn driver_upgraded(world: &World) -> Result<()> {
         ensure!(error.contains(holder), "{error}");
     }
     label(world, PAUSED).await?;
-    eventually(PATIENCE, "the agent's pod to leave the node", || async {
-        let component = "app.kubernetes.io/component=device-plugin";
+    eventually(PATIENCE, "the pods to leave the node", || async {
+        let component = "app.kubernetes.io/component in (device-plugin, monitor)";
         let list = ["get", "pods", "-n", NAMESPACE, "-l", component];
         let pods = world.json(&list).await?;
         let pods = pods["items"].as_array().context("no list")?.len();

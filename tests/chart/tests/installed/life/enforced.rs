@@ -315,7 +315,7 @@ async fn walk(world: &World) -> Result<()> {
 
     // What was the default before.
     let nobody = json!({"spec": {"ingress": []}}).to_string();
-    for part in ["scheduler", "device-plugin"] {
+    for part in ["scheduler", "device-plugin", "monitor"] {
         let name = format!("aliquot-{part}");
         let patch = [
             "patch",
@@ -381,6 +381,7 @@ struct Reached<'a> {
     prometheus: &'a Place,
     scheduler: String,
     agent: String,
+    monitor: String,
     token: String,
 }
 
@@ -399,6 +400,7 @@ impl<'a> Reached<'a> {
             anyhow::Ok(address.context("no address")?.to_owned())
         };
         let (scheduler, agent) = (address("scheduler")?, address("device-plugin")?);
+        let monitor = address("monitor")?;
         reader.sh(&format!(
             "kubectl create clusterrolebinding scrapes --clusterrole=aliquot-metrics-reader --serviceaccount={MONITORING}:default"
         ))?;
@@ -409,6 +411,7 @@ impl<'a> Reached<'a> {
             prometheus,
             scheduler,
             agent,
+            monitor,
             token: token.trim().to_owned(),
         })
     }
@@ -424,7 +427,7 @@ impl<'a> Reached<'a> {
         let targets = [
             (self.scheduler(9395), "aliquot_scheduler_"),
             (format!("{}:9394", self.agent), "aliquot_"),
-            (format!("{}:9396", self.agent), "aliquot_"),
+            (format!("{}:9396", self.monitor), "aliquot_"),
         ];
         eventually(PATIENCE, "the policies to be in effect", || async {
             for command in ["top gpus", "top nodes"] {

@@ -3,6 +3,7 @@
 
 mod driver_upgrade;
 mod enforced;
+mod external;
 mod quick_start;
 mod registry;
 mod shown;
@@ -264,6 +265,10 @@ pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {
 
 pub(crate) async fn quick_start_where_policies_hold(chart: Arc<ChartCluster>) -> Result<()> {
     Box::pin(enforced::runs(chart.cluster.clone())).await
+}
+
+pub(crate) async fn external_kube_scheduler(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(external::places_a_share(chart.cluster.clone())).await
 }
 
 pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {

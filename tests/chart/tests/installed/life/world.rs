@@ -143,9 +143,9 @@ impl World {
             let expected = expected.sum::<u64>();
             let pods = self.json(&["get", "pods", "-n", NAMESPACE]).await?;
             let pods = pods["items"].as_array().context("no list")?;
-            // And the agent of the only node.
+            // And the agent and the monitor of the only node.
             let found = u64::try_from(pods.len())?;
-            until!(found == expected + 1, "{found} pods");
+            until!(found == expected + 2, "{found} pods");
             for pod in pods {
                 let conditions = pod["status"]["conditions"].as_array();
                 let mut conditions = conditions.into_iter().flatten();
