@@ -8,11 +8,7 @@ use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{
-<<<<<<< HEAD
-    AGENT, CLEANUP, HOOKS, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
-=======
     AGENT, CLEANUP, HOOKS, Installed, MONITOR, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
->>>>>>> next-m3
 };
 
 const WEBHOOK_SECRET: &str = "/api/v1/namespaces/aliquot-system/secrets/aliquot-webhook-tls";

@@ -38,8 +38,7 @@ async fn placed(world: &World) -> Result<()> {
     install.extend(world.chart());
     // The chart takes the port after it for metrics.
     let port = cluster.part_address(1).port();
-    let webhook =
-        format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");
+    let webhook = format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");
     install.extend([
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=extender",
@@ -71,7 +70,13 @@ fn certificates(folder: &Path, service: &str) -> Result<()> {
 /// The chart's profile and extender for a kube-scheduler outside the pods' network, which has no
 /// cluster DNS: at the pod's address, with the name of the Service.
 async fn configuration(world: &World, folder: &Path, service: &str) -> Result<Value> {
-    let map = ["get", "configmap", "aliquot-kube-scheduler", "-n", NAMESPACE];
+    let map = [
+        "get",
+        "configmap",
+        "aliquot-kube-scheduler",
+        "-n",
+        NAMESPACE,
+    ];
     let map = world.json(&map).await?;
     let text = map["data"]["kube-scheduler.yaml"].as_str();
     let mut config: Value = serde_saphyr::from_str(text.context("no configuration")?)?;
