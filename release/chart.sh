@@ -37,7 +37,7 @@ replace("Chart.yaml", "sources: [https://aliquot.dev]", f"sources: [{source}]")
 replace("Chart.yaml", "annotations:\n", f"""annotations:
   artifacthub.io/images: |
     - name: aliquot
-      image: {image}@{digest}
+      image: {image}:{version}@{digest}
 """)
 PYTHON
 "$helm" package "$work/aliquot" -d "$FOLDER" | sed 's/.*: //'

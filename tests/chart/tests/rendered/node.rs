@@ -234,7 +234,7 @@ fn allows_critical_pods_in_release_namespace() {
     let classes = objects.iter().filter_map(Object::pod);
     let classes = classes.filter_map(|pod| pod["priorityClassName"].as_str());
     let classes: Vec<&str> = classes.collect();
-    assert_eq!(classes.len(), 4);
+    assert_eq!(classes.len(), 5);
     for class in classes {
         assert!(allowed.iter().any(|one| one == class), "{class}");
     }

@@ -121,7 +121,7 @@ fn takes_user_ids_and_constraints_of_openshift() {
     for (kind, part) in [
         ("Deployment", "scheduler"),
         ("Deployment", "webhook"),
-        ("Job", "leave"),
+        ("Job", "cleanup"),
     ] {
         let object = one(&objects, kind, &format!("aliquot-{part}"));
         let security = &object.pod().unwrap()["securityContext"];
@@ -135,7 +135,10 @@ fn takes_user_ids_and_constraints_of_openshift() {
     );
     let names = binding["subjects"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
-    assert_eq!(names, ["aliquot-device-plugin", "aliquot-mps"]);
+    assert_eq!(
+        names,
+        ["aliquot-device-plugin", "aliquot-monitor", "aliquot-mps"]
+    );
     let host = "--set=platform.openshift=true,webhook.hostNetwork=true";
     let objects = rendered(&[host]).unwrap();
     one(&objects, "RoleBinding", "aliquot-hostnetwork-v2");
