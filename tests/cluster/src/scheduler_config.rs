@@ -37,7 +37,9 @@ pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Res
         config["clientConnection"]["burst"] = json!(burst);
     }
     let profiles = config["profiles"].as_array_mut().context("no profiles")?;
-    profiles.push(json!({"schedulerName": "default-scheduler"}));
+    // Default constraints would list Services and ReplicaSets, which the chart's account may not.
+    let plugins = profiles[0]["pluginConfig"].clone();
+    profiles.push(json!({"schedulerName": "default-scheduler", "pluginConfig": plugins}));
     if options.extender.is_none() {
         config["extenders"] = json!([]);
     }

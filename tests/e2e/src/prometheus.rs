@@ -41,6 +41,9 @@ pub const OF_ORPHANED: [&str; 2] = [
     "aliquot_scheduler_gpu_memory_orphaned_bytes",
 ];
 
+/// A metric of an installed chart: the scenario of its policies checks it.
+pub const OF_CHART: &str = "aliquot_scheduler_admission_policy_changed";
+
 /// The names of our metrics in an expression.
 pub fn names(expression: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

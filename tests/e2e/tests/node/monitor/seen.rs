@@ -8,7 +8,9 @@ use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::prometheus::{OF_MODES, OF_ORPHANED, Prometheus, file, names, promtool, queries};
+use aliquot_e2e::prometheus::{
+    OF_CHART, OF_MODES, OF_ORPHANED, Prometheus, file, names, promtool, queries,
+};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -67,8 +69,8 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
         let all = queries.iter().map(|(place, query)| (place, query));
         for (place, expression) in all.chain(rules) {
             for name in names(expression) {
-                let elsewhere = OF_MODES.iter().chain(&OF_ORPHANED);
-                let is_elsewhere = elsewhere.clone().any(|one| *one == name);
+                let mut elsewhere = OF_MODES.iter().chain(&OF_ORPHANED).chain([&OF_CHART]);
+                let is_elsewhere = elsewhere.any(|one| *one == name);
                 if !is_elsewhere && prometheus.series(&name).await? == 0 {
                     without.push(format!("{place}: {name}"));
                 }
