@@ -71,7 +71,7 @@ function chart(lines, most, label) {
 }
 
 function copy(text) {
-  return element('button', { type: 'button', class: 'copy', 'data-copy': text, 'aria-label': `Copy: ${text}` }, '⧉');
+  return element('button', { type: 'button', class: 'copy', 'data-copy': text, 'aria-label': `Copy: ${text}` }, 'Copy');
 }
 
 function shareCell(node, gpu, share, name, look) {
