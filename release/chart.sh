@@ -10,7 +10,7 @@ need_folder
 need_repository
 need_source
 need DIGEST 'sha256:[0-9a-f]{64}' "sha256: and the 64 hexadecimal digits of the image's digest"
-helm=${HELM:-$("$top/tests/cluster/helm.sh")}
+helm=${HELM:-$("$top/hack/helm.sh")}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$top/charts/aliquot" "$work/"

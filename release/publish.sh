@@ -13,7 +13,7 @@ need_repository
 cd "$FOLDER"
 [ -f digests.txt ] || fail "$FOLDER has no digests.txt, expected: what assemble.sh wrote"
 tools=$("$top/release/tools.sh")
-crane=$tools/crane helm=${HELM:-$("$top/tests/cluster/helm.sh")}
+crane=$tools/crane helm=${HELM:-$("$top/hack/helm.sh")}
 registry=${REPOSITORY%%/*} chart=${REPOSITORY%/*}/charts
 plain=() crane_plain=()
 if [ -n "${PLAIN_HTTP:-}" ]; then plain=(--plain-http) crane_plain=(--insecure); fi
