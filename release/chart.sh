@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packages the chart of a release, whose image is named by its digest.
 #   REPOSITORY=... DIGEST=... SOURCE=... release/chart.sh FOLDER
-# REPOSITORY: where the image is pushed. DIGEST: the image's, as image.py prints it. SOURCE: the
-# address of the source repository. $HELM: helm, built from its Go module if it is not set.
+# REPOSITORY: where the image was pushed. DIGEST: the image's there. SOURCE: the address of the source
+# repository. $HELM: helm, built from its Go module if it is not set.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 FOLDER=${1:-}
