@@ -139,7 +139,7 @@ FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
 
-docs: ## Build the documents as a site in target/docs with mdBook, and check its links
+docs: ## Check the words of the documents, build them as a site in target/docs with mdBook, and check its links
 	tests/style/docs.sh
 
 reference: ## Write the pages of docs/reference that are made from the code
