@@ -42,8 +42,8 @@ async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     Ok((address.to_string(), part))
 }
 
-/// Pushes an image, as docs/guides/install.md does, and the chart that names it; the image's digest and
-/// the reference of the chart.
+/// Pushes an image, as docs/guides/install.md does, and the chart that names it; the digest of the
+/// image and the reference of the chart.
 async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
     std::fs::create_dir_all(folder)?;
     let (image, digest) = (folder.join("aliquot.tar"), folder.join("digest"));
