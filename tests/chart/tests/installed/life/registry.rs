@@ -67,8 +67,8 @@ async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
     let pushed = helm(&["push", "--plain-http", &package, &charts])?;
     let said = pushed.out + &pushed.err;
     ensure!(pushed.succeeded, "helm push: {said}");
-    let mut digests = said.lines().filter_map(|line| line.strip_prefix("Digest: "));
-    let of_chart = digests.next().context("helm push printed no digest")?;
+    let of_chart = said.lines().find_map(|line| line.strip_prefix("Digest: "));
+    let of_chart = of_chart.context("helm push printed no digest")?;
     Ok((digest, format!("{charts}/aliquot@{of_chart}")))
 }
 
