@@ -8,7 +8,7 @@
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
-# The flags of tests/cluster/build.sh, so that vet finds what it compiled. Not for
+# The flags of hack/cache.sh, so that vet finds what it compiled. Not for
 # kubebox: it only starts upstream commands, and vet would read all of Kubernetes.
 GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
 
@@ -139,7 +139,7 @@ FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
 
-docs: ## Build the documents as a site in target/docs with mdBook, and check its links
+docs: ## Check the words of the documents, build them as a site in target/docs with mdBook, and check its links
 	tests/style/docs.sh
 
 reference: ## Write the pages of docs/reference that are made from the code
@@ -163,16 +163,16 @@ lint: ## Formatting, lints of the Rust and Go code, spelling, links, and depende
 	cargo clippy --workspace --all-targets --locked -- -D warnings -D clippy::todo -D clippy::unimplemented
 	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
 	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu
-	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest tests/toolkit/newest) && test -z "$$unformatted" || \
+	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest tests/toolkit/inject) && test -z "$$unformatted" || \
 		{ echo "gofmt: $$unformatted" >&2; exit 1; }
 	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool
-	cd tests/toolkit/newest && $(GO_VET) ./cmd/inject
+	cd hack/toolkit && $(GO_VET) ../../tests/toolkit/inject/main.go
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
 
 helm:
-	@tests/cluster/helm.sh >/dev/null
+	@hack/helm.sh >/dev/null
 
 toolkit:
 	@tests/toolkit/build.sh >/dev/null

@@ -7,8 +7,7 @@
 # libraries load; limiter/build.sh builds them if it is not set. They must not need a newer
 # glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
 # $TOOLKIT: folder with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent installs on nodes;
-# tests/toolkit/build.sh builds them if it is not set, for nodes with this machine's glibc or a newer
-# one.
+# hack/toolkit.sh builds them if it is not set, for nodes with this machine's glibc or a newer one.
 # The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip, go.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -52,7 +51,7 @@ for file in libvgpu.so aliquot-hook; do
   strip --strip-debug -o "$root/usr/local/lib/aliquot/$file" "$limiter/$file"
   chmod 755 "$root/usr/local/lib/aliquot/$file"
 done
-toolkit=${TOOLKIT:-$("$top/tests/toolkit/build.sh")/newest}
+toolkit=${TOOLKIT:-$("$top/hack/toolkit.sh")}
 for file in nvidia-ctk nvidia-cdi-hook; do
   install -m 755 "$toolkit/$file" "$root/usr/local/lib/aliquot/$file"
 done

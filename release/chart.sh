@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packages the chart of a release, whose image is named by its digest.
 #   REPOSITORY=... DIGEST=... SOURCE=... release/chart.sh FOLDER
-# REPOSITORY: where the image is pushed. DIGEST: the image's, as image.py prints it. SOURCE: the
-# address of the source repository. $HELM: helm, built from its Go module if it is not set.
+# REPOSITORY: where the image was pushed. DIGEST: the image's there. SOURCE: the address of the source
+# repository. $HELM: helm, built from its Go module if it is not set.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 FOLDER=${1:-}
@@ -10,7 +10,7 @@ need_folder
 need_repository
 need_source
 need DIGEST 'sha256:[0-9a-f]{64}' "sha256: and the 64 hexadecimal digits of the image's digest"
-helm=${HELM:-$("$top/tests/cluster/helm.sh")}
+helm=${HELM:-$("$top/hack/helm.sh")}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$top/charts/aliquot" "$work/"

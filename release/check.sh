@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that a tag fits the tree, and prints its section of CHANGELOG.md: the notes of the release.
-#   TAG=v0.1.0 release/check.sh
+#   TAG=vVERSION release/check.sh
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$top"

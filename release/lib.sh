@@ -16,8 +16,6 @@ need() { # need NAME PATTERN EXPECTED: the variable matches the whole pattern
 # The inputs of several scripts.
 need_folder() { need FOLDER '.+' "the folder with the files of the release, as the first argument"; }
 need_repository() {
-  # An owner on GitHub may have capitals, a registry's path may not.
-  REPOSITORY=$(tr '[:upper:]' '[:lower:]' <<<"${REPOSITORY:-}")
   need REPOSITORY '[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+' \
     "where the image is pushed, registry and path in lower case, such as ghcr.io/OWNER/aliquot"
 }

@@ -7,7 +7,7 @@
 # Cold: about 5 minutes on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")"
-. ./cache.sh
+. ../../hack/cache.sh
 
 build() {
   echo "building the test cluster's Kubernetes and containerd from Go modules (once, about 5 minutes)"

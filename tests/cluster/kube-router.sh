@@ -7,7 +7,7 @@
 # It is a module of its own: what it needs changes nothing of the cluster's Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")"
-. ./cache.sh
+. ../../hack/cache.sh
 
 build() {
   echo "building kube-router from its Go module (once, about 3 minutes)"

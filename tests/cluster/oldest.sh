@@ -6,7 +6,7 @@
 # Cold: about 8 minutes more on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")"
-. ./cache.sh
+. ../../hack/cache.sh
 newest=$(./build.sh)
 
 build() {

@@ -5,7 +5,7 @@
 # the binaries of build.sh.
 set -euo pipefail
 cd "$(dirname "$0")"
-. ./cache.sh
+. ../../hack/cache.sh
 
 build() {
   cgo=1 go_build runc "" -tags seccomp -o "$dir/" github.com/opencontainers/runc

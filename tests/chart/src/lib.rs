@@ -74,7 +74,7 @@ pub fn helm_program() -> Result<&'static str> {
     if let Some(found) = FOUND.get() {
         return Ok(found);
     }
-    let output = Command::new(top("tests/cluster/helm.sh"))
+    let output = Command::new(top("hack/helm.sh"))
         .stderr(Stdio::inherit())
         .output()
         .context("run helm.sh")?;

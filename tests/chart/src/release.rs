@@ -7,9 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::top;
 
-/// Where a stand-in release is pushed, unless a test sets another `REPOSITORY`.
+/// Where a stand-in for the image is, unless a test sets another `REPOSITORY`.
 pub const REPOSITORY: &str = "registry.example.com/team/aliquot";
-/// Its source repository.
+/// Its digest there.
+pub const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+/// The source repository.
 pub const SOURCE: &str = "https://git.example.com/team/aliquot";
 /// The platforms of `kubectl-aliquot`.
 pub const PLATFORMS: [&str; 4] = ["linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64"];
@@ -24,15 +26,15 @@ pub fn version() -> Result<String> {
 
 /// A script with the inputs that the workflow gives it.
 pub fn script(script: &str, arguments: &[&str]) -> Result<Command> {
+    let tag = format!("v{}", version()?);
     let mut command = Command::new(top(script));
     command
         .args(arguments)
-        .env("TAG", format!("v{}", version()?))
         .env("REPOSITORY", REPOSITORY)
+        .env("DIGEST", DIGEST)
         .env("SOURCE", SOURCE)
-        .env("REVISION", "0123456789abcdef0123456789abcdef01234567")
-        .env("BUILDER", format!("{SOURCE}/release.yml"))
-        .env("INVOCATION", format!("{SOURCE}/runs/1"));
+        .env("DOWNLOADS", format!("{SOURCE}/releases/download/{tag}"))
+        .env("TAG", tag);
     Ok(command)
 }
 

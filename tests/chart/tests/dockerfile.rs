@@ -30,7 +30,7 @@ fn inside(image: &Image, program: &str) -> Command {
 
 /// The release of NVIDIA's container toolkit that go.mod names.
 fn toolkit_version() -> String {
-    let go_mod = std::fs::read_to_string(top("tests/toolkit/newest/go.mod")).unwrap();
+    let go_mod = std::fs::read_to_string(top("hack/toolkit/go.mod")).unwrap();
     let mut words = go_mod.split_whitespace();
     words.find(|word| *word == "github.com/NVIDIA/nvidia-container-toolkit");
     let mut rest = words.skip_while(|word| !word.starts_with('v'));
@@ -112,7 +112,7 @@ fn dockerfile_builds_image_whose_programs_run() {
     let archive = folder.path().join("image.tar");
     let script = top("tests/chart/dockerfile.sh");
     let mut build = Command::new(script);
-    let status = build.arg(&archive).env_remove("REVISION").status().unwrap();
+    let status = build.arg(&archive).status().unwrap();
     assert!(status.success(), "{status}");
     let image = Image::open(&archive, folder.path()).unwrap();
     check_files(&image);

@@ -37,7 +37,7 @@ pub fn runc() -> PathBuf {
 
 /// What applies CDI devices to a bundle.
 pub fn inject() -> PathBuf {
-    Release::Newest.program("inject")
+    folder().join("inject")
 }
 
 /// A script of this crate.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use aliquot_chart::{IMAGE, NAMESPACE, chart, top};
+use aliquot_chart::{IMAGE, NAMESPACE, chart, release, top};
 use aliquot_cluster::Cluster;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -111,7 +111,8 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
 
     let dry = ["install", "aliquot", &chart, IMAGE, "--dry-run=server"];
     let dry = helm_on(cluster, &dry)?.success()?;
-    ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
+    let notes = format!("Aliquot {} is installed in namespace {NAMESPACE}", release::version()?);
+    ensure!(dry.contains(&notes), "no {notes:?}");
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
     // kube-scheduler is of the cluster's version.
     let version = ["version", "-o", "json"];

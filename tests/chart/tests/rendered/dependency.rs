@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aliquot_chart::{HelmOutput, chart, container, helm, objects, one};
+use aliquot_chart::{HelmOutput, chart, container, helm, objects, one, release};
 
 /// Renders a chart in this folder that depends on ours, with additional arguments.
 fn of_parent(folder: &Path, arguments: &[&str]) -> HelmOutput {
@@ -15,8 +15,9 @@ fn of_parent(folder: &Path, arguments: &[&str]) -> HelmOutput {
 #[test]
 fn parent_chart_switches_it_on_and_off_and_shares_its_globals() {
     let folder = tempfile::tempdir().unwrap();
+    let version = release::version().unwrap();
     let dependency = format!(
-        "apiVersion: v2\nname: platform\nversion: 1.0.0\ndependencies:\n- {{name: aliquot, version: 0.1.0, repository: 'file://{}', condition: aliquot.enabled}}\n",
+        "apiVersion: v2\nname: platform\nversion: 1.0.0\ndependencies:\n- {{name: aliquot, version: {version}, repository: 'file://{}', condition: aliquot.enabled}}\n",
         chart()
     );
     std::fs::write(folder.path().join("Chart.yaml"), dependency).unwrap();
@@ -38,7 +39,7 @@ fn parent_chart_switches_it_on_and_off_and_shares_its_globals() {
     );
     let images = ["scheduler", "kube-scheduler"];
     let images = images.map(|name| container(scheduler, name)["image"].as_str().unwrap());
-    assert_eq!(images[0], "mirror.example/aliquot:0.1.0");
+    assert_eq!(images[0], format!("mirror.example/aliquot:{version}"));
     assert!(images[1].starts_with("mirror.example/kube-scheduler:v"));
 
     let off = of_parent(folder.path(), &["--set=aliquot.enabled=false"]);

@@ -1,12 +1,13 @@
-//! A release from a real registry: pushed by the scripts that publish a release, installed from there.
+//! A release from a real registry: image and chart are pushed, and installed from there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_chart::release::{programs, script, success};
+use aliquot_chart::release::{script, success, version};
 use aliquot_chart::simulated_node::archive;
-use aliquot_chart::{NAMESPACE, top};
+use aliquot_chart::{NAMESPACE, helm, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part};
 use aliquot_e2e::figures::report;
@@ -19,12 +20,6 @@ use super::{Before, container_of, has_its_share, removed};
 /// From the command that installs to a running pod with its share.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// What a script prints as its only line, such as the path of a program.
-fn printed(name: &str) -> Result<PathBuf> {
-    let line = success(&mut script(name, &[])?)?;
-    Ok(PathBuf::from(line.trim()))
-}
-
 /// CNCF's registry on this machine, without TLS; its address.
 async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     let address = cluster.part_address(0);
@@ -36,9 +31,9 @@ async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     );
     std::fs::write(&config, text)?;
     let serve = ["serve", &*config.to_string_lossy()];
-    let program = printed("tests/cluster/registry.sh")?;
+    let program = success(&mut script("tests/cluster/registry.sh", &[])?)?;
     let traces = [("OTEL_TRACES_EXPORTER", "none")];
-    let part = cluster.start_part("registry", &program, &serve, &traces)?;
+    let part = cluster.start_part("registry", program.trim().as_ref(), &serve, &traces)?;
     eventually(PATIENCE, "the registry to listen", || async {
         TcpStream::connect(address).await.or_not_yet()?;
         Ok(Some(()))
@@ -47,37 +42,40 @@ async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     Ok((address.to_string(), part))
 }
 
-/// Assembles, pushes and signs a release; the references of image and chart, with their digests.
+/// Pushes an image, as docs/guides/install.md does, and the chart that names it; the digest of the
+/// image and the reference of the chart.
 async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
     std::fs::create_dir_all(folder)?;
-    archive(&folder.join("image-here.tar")).await?;
-    programs(folder)?;
-    let path = folder.to_string_lossy();
+    let (image, digest) = (folder.join("aliquot.tar"), folder.join("digest"));
+    archive(&image).await?;
     let repository = format!("{address}/team/aliquot");
-    let mut assemble = script("release/assemble.sh", &[&path])?;
-    success(assemble.env("REPOSITORY", &repository))?;
-    // In the place of an identity that a workflow has.
-    let cosign = printed("release/tools.sh")?.join("cosign");
-    let mut key = std::process::Command::new(cosign);
-    let key = key.arg("generate-key-pair").current_dir(folder);
-    success(key.env("COSIGN_PASSWORD", ""))?;
-    let mut publish = script("release/publish.sh", &[&path])?;
-    let printed = success(
-        publish
-            .env("REPOSITORY", &repository)
-            .env("COSIGN_KEY", folder.join("cosign.key"))
-            .env("COSIGN_PASSWORD", "")
-            .env("DOCKER_CONFIG", folder.join("docker"))
-            .env("PLAIN_HTTP", "1"),
-    )?;
-    let mut lines = printed.lines().map(str::to_owned);
-    lines.next().zip(lines.next()).context(printed)
+    let mut copy = Command::new("skopeo");
+    copy.args(["--insecure-policy", "copy", "--dest-tls-verify=false"])
+        .arg("--digestfile")
+        .arg(&digest)
+        .arg(format!("oci-archive:{}", image.display()))
+        .arg(format!("docker://{repository}:{}", version()?));
+    success(&mut copy)?;
+    let digest = std::fs::read_to_string(&digest)?.trim().to_owned();
+
+    let mut package = script("release/chart.sh", &[&folder.to_string_lossy()])?;
+    package.env("REPOSITORY", &repository);
+    success(package.env("DIGEST", &digest))?;
+    let package = folder.join(format!("aliquot-{}.tgz", version()?));
+    let charts = format!("oci://{address}/team/charts");
+    let package = package.to_string_lossy();
+    let pushed = helm(&["push", "--plain-http", &package, &charts])?;
+    let said = pushed.out + &pushed.err;
+    ensure!(pushed.succeeded, "helm push: {said}");
+    let of_chart = said.lines().find_map(|line| line.strip_prefix("Digest: "));
+    let of_chart = of_chart.context("helm push printed no digest")?;
+    Ok((digest, format!("{charts}/aliquot@{of_chart}")))
 }
 
 pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     let (address, registry) = registry(&cluster).await?;
     let folder = cluster.state_dir().join("release");
-    let (image, chart) = published(&folder, &address).await?;
+    let (digest, chart) = published(&folder, &address).await?;
     let world = World::released(cluster, chart).await?;
     let before = Before::of(&world).await?;
 
@@ -106,8 +104,7 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     world.parts_ready().await?;
     let pods = world.json(&["get", "pods", "-n", NAMESPACE]).await?;
     let pods = pods.to_string();
-    let (_, digest) = image.split_once('@').context("no digest")?;
-    ensure!(pods.contains(digest), "no pod has the image {image}");
+    ensure!(pods.contains(&digest), "no pod has the image {digest}");
     ensure!(!pods.contains("localhost/aliquot"), "{pods}");
     let running = container_of(&world).await?;
     let mut upgrade = vec!["upgrade", "aliquot", package, "--plain-http"];

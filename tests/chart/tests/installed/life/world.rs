@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_chart::simulated_node::{image, kube_scheduler, values_for};
-use aliquot_chart::{NAMESPACE, chart, helm, top};
+use aliquot_chart::{NAMESPACE, chart, helm, release, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
@@ -45,7 +45,8 @@ impl World {
         let package = helm(&["package", &chart(), "-d", &state.to_string_lossy()])?;
         let package = package.success()?;
         let package = package.rsplit(' ').next().unwrap_or_default().trim();
-        ensure!(package.ends_with("aliquot-0.1.0.tgz"), "{package}");
+        let name = format!("aliquot-{}.tgz", release::version()?);
+        ensure!(package.ends_with(&name), "{package}");
         package.clone_into(&mut world.package);
         Ok(world)
     }

@@ -1,4 +1,4 @@
-module aliquot.dev/tests/toolkit/newest
+module aliquot.dev/hack/toolkit
 
 go 1.26.0
 
@@ -7,11 +7,6 @@ tool (
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime-hook
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk
-)
-
-require (
-	github.com/opencontainers/runtime-spec v1.3.0
-	tags.cncf.io/container-device-interface v1.1.1
 )
 
 require (
@@ -29,6 +24,7 @@ require (
 	github.com/moby/sys/symlink v0.3.0 // indirect
 	github.com/opencontainers/cgroups v0.0.9 // indirect
 	github.com/opencontainers/runc v1.5.1 // indirect
+	github.com/opencontainers/runtime-spec v1.3.0 // indirect
 	github.com/pelletier/go-toml v1.9.5 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
@@ -37,5 +33,6 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
+	tags.cncf.io/container-device-interface v1.1.1 // indirect
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )

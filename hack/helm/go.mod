@@ -1,4 +1,4 @@
-module aliquot.dev/tests/cluster/helm
+module aliquot.dev/hack/helm
 
 go 1.26.0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of helm, built from its Go module where this machine has none
 # for the current sources; a second run is a look-up.
-#   HELM=$(tests/cluster/helm.sh)
+#   HELM=$(hack/helm.sh)
 # Cold: about 2 minutes on 2 cores.
 # It is a module of its own: its dependencies change nothing of the cluster's Kubernetes.
 set -euo pipefail
