@@ -143,27 +143,6 @@ pub(crate) struct LaunchConfiguration {
     pub(crate) attribute_count: u32,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS`, up to where its versions differ.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelNodeParameters {
-    pub(crate) function: Handle,
-    /// Grid and block.
-    pub(crate) shape: [u32; 6],
-    pub(crate) shared: u32,
-    pub(crate) parameters: u64,
-    pub(crate) extra: u64,
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS_v2`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelNodeParametersV2 {
-    pub(crate) first: KernelNodeParameters,
-    pub(crate) kernel: Handle,
-    pub(crate) context: Handle,
-}
-
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -199,14 +178,4 @@ pub(crate) struct ArrayMapping {
 pub(crate) struct InstantiateParameters {
     pub(crate) flags: u64,
     pub(crate) stream: Handle,
-}
-
-/// `CUgraphNodeParams` of a graph within.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ChildNodeParameters {
-    pub(crate) kind: u32,
-    reserved: [u32; 3],
-    pub(crate) graph: Handle,
-    pub(crate) ownership: u32,
 }

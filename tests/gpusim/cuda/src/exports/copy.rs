@@ -119,7 +119,7 @@ pub(super) fn timed(stream: &Stream, now: impl FnOnce() -> Answer) -> Answer {
     if work == 0 {
         return Ok(());
     }
-    stream.run(|| Node::new(Work::Copy), || work)
+    stream.run(|| Node::new(Work::Other), || work)
 }
 
 /// Whether an address is of memory on a GPU.

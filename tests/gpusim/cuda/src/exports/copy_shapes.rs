@@ -1,7 +1,6 @@
 //! Copies of rectangles and blocks. Arrays take no part in them.
 
 use crate::calls::calls;
-use crate::capture::Work;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED};
 use crate::context::current;
 use crate::exports::copy::{copy, fill_rows, in_default};
@@ -52,7 +51,7 @@ calls! { CALLS:
         parameters: Out<Copy2d>, stream: Handle,
     ) / 7000 cuMemcpy2DAsync_v2_ptsz as own {
         let shape = parameters.get()?;
-        in_order(stream, own, Work::Copy, || copy_2d(&shape))
+        in_order(stream, own, || copy_2d(&shape))
     }
 
     cuMemcpy3D 3020 cuMemcpy3D_v2(parameters: Out<Copy3d>) / 7000 cuMemcpy3D_v2_ptds as own {
@@ -63,25 +62,25 @@ calls! { CALLS:
         parameters: Out<Copy3d>, stream: Handle,
     ) / 7000 cuMemcpy3DAsync_v2_ptsz as own {
         let shape = parameters.get()?;
-        in_order(stream, own, Work::Copy, || copy_3d(&shape))
+        in_order(stream, own, || copy_3d(&shape))
     }
 
     cuMemsetD2D8Async 3020 cuMemsetD2D8Async(
         to: DevicePointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
     ) / 7000 cuMemsetD2D8Async_ptsz as own {
-        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+        in_order(stream, own, || fill_rows(to, pitch, value, (width, height)))
     }
 
     cuMemsetD2D16Async 3020 cuMemsetD2D16Async(
         to: DevicePointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle,
     ) / 7000 cuMemsetD2D16Async_ptsz as own {
-        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+        in_order(stream, own, || fill_rows(to, pitch, value, (width, height)))
     }
 
     cuMemsetD2D32Async 3020 cuMemsetD2D32Async(
         to: DevicePointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle,
     ) / 7000 cuMemsetD2D32Async_ptsz as own {
-        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+        in_order(stream, own, || fill_rows(to, pitch, value, (width, height)))
     }
 }
 

@@ -85,12 +85,13 @@ unsimulated! {
     10000: cuDestroyExternalMemory cuDestroyExternalSemaphore cuDeviceGetLuid
         cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
         cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode
-        cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphClone cuGraphDestroyNode cuGraphGetEdges
-        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+        cuGraphAddKernelNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph
+        cuGraphClone cuGraphDestroyNode cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes
+        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphKernelNodeGetParams
         cuGraphKernelNodeSetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
         cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphRemoveDependencies
-        cuImportExternalMemory cuImportExternalSemaphore;
+        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphNodeGetType
+        cuGraphRemoveDependencies cuImportExternalMemory cuImportExternalSemaphore;
     10010: cuGraphExecKernelNodeSetParams;
     10020: cuDeviceGetNvSciSyncAttributes cuGraphExecHostNodeSetParams
         cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecUpdate
@@ -110,7 +111,8 @@ unsimulated! {
         cuMemPoolSetAccess;
     11030: cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
         cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
-    11040: cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceSetGraphMemAttribute;
+    11040: cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceSetGraphMemAttribute
+        cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams;
     11060: cuArrayGetMemoryRequirements cuGraphNodeGetEnabled cuGraphNodeSetEnabled
         cuMipmappedArrayGetMemoryRequirements;
     11070: cuGraphAddBatchMemOpNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
@@ -122,7 +124,7 @@ unsimulated! {
     12010: cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute
         cuCoredumpSetAttributeGlobal cuCtxSetFlags cuMulticastAddDevice cuMulticastBindAddr
         cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind;
-    12020: cuGraphExecNodeSetParams cuGraphNodeSetParams;
+    12020: cuGraphAddNode cuGraphExecNodeSetParams cuGraphNodeSetParams;
     12030: cuFuncGetName cuGraphConditionalHandleCreate cuKernelGetName;
     12040: cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
         cuDeviceGetDevResource cuDeviceRegisterAsyncNotification cuDeviceUnregisterAsyncNotification
@@ -153,9 +155,11 @@ unsimulated! {
         cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2;
         cuGLGetDevices 6050 cuGLGetDevices_v2;
         cuGraphAddDependencies 12030 cuGraphAddDependencies_v2;
-        cuGraphAddNode 13040 cuGraphAddNode_v3;
+        cuGraphAddKernelNode 12000 cuGraphAddKernelNode_v2;
+        cuGraphAddNode 12030 cuGraphAddNode_v2; cuGraphAddNode 13040 cuGraphAddNode_v3;
         cuGraphExecKernelNodeSetParams 12000 cuGraphExecKernelNodeSetParams_v2;
         cuGraphExecUpdate 12000 cuGraphExecUpdate_v2; cuGraphGetEdges 12030 cuGraphGetEdges_v2;
+        cuGraphKernelNodeGetParams 12000 cuGraphKernelNodeGetParams_v2;
         cuGraphKernelNodeSetParams 12000 cuGraphKernelNodeSetParams_v2;
         cuGraphNodeGetDependencies 12030 cuGraphNodeGetDependencies_v2;
         cuGraphNodeGetDependentNodes 12030 cuGraphNodeGetDependentNodes_v2;
