@@ -34,28 +34,6 @@ pub(crate) struct Array3dDescriptor {
     pub(crate) flags: u32,
 }
 
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Copy2d {
-    pub(crate) src_x: usize,
-    pub(crate) src_y: usize,
-    pub(crate) src_type: u32,
-    pub(crate) src_host: *const c_void,
-    pub(crate) src_device: DevicePointer,
-    pub(crate) src_array: Handle,
-    pub(crate) src_pitch: usize,
-    pub(crate) dst_x: usize,
-    pub(crate) dst_y: usize,
-    pub(crate) dst_type: u32,
-    pub(crate) dst_host: *mut c_void,
-    pub(crate) dst_device: DevicePointer,
-    pub(crate) dst_array: Handle,
-    pub(crate) dst_pitch: usize,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-}
-
 /// `CUctxCreateParams` is only ever null or passed through.
 pub(crate) type ContextParameters = c_void;
 

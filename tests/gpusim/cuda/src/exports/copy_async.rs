@@ -16,12 +16,6 @@ calls! { CALLS:
         in_order(stream, own, || copy(to, from, bytes))
     }
 
-    cuMemcpyPeerAsync 4000 cuMemcpyPeerAsync(
-        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle,
-    ) / 7000 cuMemcpyPeerAsync_ptsz as own {
-        in_order(stream, own, || copy(to, from, bytes))
-    }
-
     cuMemcpyHtoDAsync 3020 cuMemcpyHtoDAsync_v2(
         to: DevicePointer, from: u64, bytes: usize, stream: Handle,
     ) / 7000 cuMemcpyHtoDAsync_v2_ptsz as own {
@@ -60,7 +54,7 @@ calls! { CALLS:
 }
 
 /// Does it now, unless the stream is captured.
-pub(super) fn in_order(stream: Handle, own: bool, now: impl FnOnce() -> Answer) -> Answer {
+fn in_order(stream: Handle, own: bool, now: impl FnOnce() -> Answer) -> Answer {
     let stream = streams::find(stream, own)?;
     if let Some(capture) = stream.capture.lock().clone() {
         return capture.add(stream.id, Node::new(Work::Other));

@@ -192,6 +192,11 @@ unsimulated! {
         cuMemDiscardAndPrefetchBatchAsync 13000 cuMemDiscardAndPrefetchBatchAsync / 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz;
         cuMemDiscardBatchAsync 13000 cuMemDiscardBatchAsync / 13000 cuMemDiscardBatchAsync_ptsz;
         cuMemPrefetchBatchAsync 13000 cuMemPrefetchBatchAsync / 13000 cuMemPrefetchBatchAsync_ptsz;
+        cuMemcpy2D 3020 cuMemcpy2D_v2 / 7000 cuMemcpy2D_v2_ptds;
+        cuMemcpy2DAsync 3020 cuMemcpy2DAsync_v2 / 7000 cuMemcpy2DAsync_v2_ptsz;
+        cuMemcpy2DUnaligned 3020 cuMemcpy2DUnaligned_v2 / 7000 cuMemcpy2DUnaligned_v2_ptds;
+        cuMemcpy3D 3020 cuMemcpy3D_v2 / 7000 cuMemcpy3D_v2_ptds;
+        cuMemcpy3DAsync 3020 cuMemcpy3DAsync_v2 / 7000 cuMemcpy3DAsync_v2_ptsz;
         cuMemcpy3DBatchAsync 12080 cuMemcpy3DBatchAsync / 12080 cuMemcpy3DBatchAsync_ptsz;
         cuMemcpy3DBatchAsync 13000 cuMemcpy3DBatchAsync_v2 / 13000 cuMemcpy3DBatchAsync_v2_ptsz;
         cuMemcpy3DPeer 4000 cuMemcpy3DPeer / 7000 cuMemcpy3DPeer_ptds;
@@ -206,7 +211,12 @@ unsimulated! {
         cuMemcpyDtoA 3020 cuMemcpyDtoA_v2 / 7000 cuMemcpyDtoA_v2_ptds;
         cuMemcpyHtoA 3020 cuMemcpyHtoA_v2 / 7000 cuMemcpyHtoA_v2_ptds;
         cuMemcpyHtoAAsync 3020 cuMemcpyHtoAAsync_v2 / 7000 cuMemcpyHtoAAsync_v2_ptsz;
+        cuMemcpyPeer 4000 cuMemcpyPeer / 7000 cuMemcpyPeer_ptds;
+        cuMemcpyPeerAsync 4000 cuMemcpyPeerAsync / 7000 cuMemcpyPeerAsync_ptsz;
         cuMemcpyWithAttributesAsync 13020 cuMemcpyWithAttributesAsync / 13020 cuMemcpyWithAttributesAsync_ptsz;
+        cuMemsetD2D16Async 3020 cuMemsetD2D16Async / 7000 cuMemsetD2D16Async_ptsz;
+        cuMemsetD2D32Async 3020 cuMemsetD2D32Async / 7000 cuMemsetD2D32Async_ptsz;
+        cuMemsetD2D8Async 3020 cuMemsetD2D8Async / 7000 cuMemsetD2D8Async_ptsz;
         cuSignalExternalSemaphoresAsync 10000 cuSignalExternalSemaphoresAsync / 10000 cuSignalExternalSemaphoresAsync_ptsz;
         cuStreamAddCallback 5000 cuStreamAddCallback / 7000 cuStreamAddCallback_ptsz;
         cuStreamAttachMemAsync 6000 cuStreamAttachMemAsync / 7000 cuStreamAttachMemAsync_ptsz;
