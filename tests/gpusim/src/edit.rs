@@ -13,15 +13,13 @@ use crate::model::{
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 26] = [
+pub const FIELDS: [(&str, &str); 23] = [
     ("health", "ok | lost"),
     (
         "fabric",
         "absent | notStarted | inProgress | completed | failed",
     ),
     ("memoryUsed", "MiB used by no listed process"),
-    ("utilisation", "percent"),
-    ("temperature", "degrees Celsius, 0 to 150"),
     ("mig", "on | off | absent"),
     (
         "cutFaults",
@@ -29,7 +27,6 @@ pub const FIELDS: [(&str, &str); 26] = [
     ),
     ("computeMode", "default | prohibited | exclusiveProcess"),
     ("contextMib", "MiB that one CUDA context takes"),
-    ("sliceUs", "microseconds of a time slice, from 1"),
     (
         "clockPpm",
         "parts per million by which the GPU's clock is fast",
@@ -76,11 +73,10 @@ pub const FIELDS: [(&str, &str); 26] = [
 ];
 
 /// The profile `harsh`: a driver and a GPU as unkind as real ones.
-pub const HARSH: [(&str, &str); 13] = [
+pub const HARSH: [(&str, &str); 12] = [
     ("reservedMib", "450"),
     ("contextMib", "300"),
     ("contextGrowthMib", "200"),
-    ("sliceUs", "2000"),
     ("switchUs", "200"),
     ("markLatencyUs", "5"),
     ("launchUs", "4"),
@@ -189,7 +185,6 @@ pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
 
 fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
     let word = value.parse::<u32>().ok();
-    let percent = word.filter(|percent| *percent <= 100);
     let short_us = word.filter(|us| *us <= 100_000);
     let number = value.parse::<u64>().ok();
     match field {
@@ -200,15 +195,12 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         },
         "fabric" => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?,
         "memoryUsed" => gpu.memory_used = number?.checked_mul(MIB)?,
-        "utilisation" => gpu.utilisation = percent?,
-        "temperature" => gpu.temperature = word.filter(|degrees| *degrees <= 150)?,
         "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
         "cutFaults" => gpu.creation_failures = word?,
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
         "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
-        "sliceUs" => gpu.slice_us = word.filter(|us| *us > 0)?,
         "clockPpm" => gpu.clock_ppm = value.parse().ok()?,
-        "clockSwing" => gpu.clock_swing = percent?,
+        "clockSwing" => gpu.clock_swing = word.filter(|percent| *percent <= 100)?,
         "profile" => {
             let blind: &[_] = match value {
                 "harsh" => &[],

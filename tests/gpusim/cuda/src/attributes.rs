@@ -41,7 +41,6 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
         20 => number(gpu.compute_mode),
         32 => 1,
         33 => number(gpu.pci_bus),
-        34 => number(gpu.pci_device),
         36 => number(gpu.max_clocks[2] * 1000),
         37 => {
             if ampere {
@@ -58,7 +57,6 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
             }
         }
         39 => number(resident_threads(gpu)),
-        50 => number(gpu.pci_domain),
         75 => number(gpu.capability_major),
         76 => number(gpu.capability_minor),
         85 => number(gpu.minor),
@@ -112,9 +110,9 @@ fn of_all(attribute: i32) -> Option<i32> {
         109 => 134_213_632,
         17
         | 18
+        | 34
         | 35
-        | 42..=49
-        | 51..=74
+        | 42..=74
         | 77
         | 84
         | 86

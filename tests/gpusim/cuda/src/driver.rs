@@ -188,7 +188,6 @@ pub(crate) struct Facts {
     pub(crate) context_bytes: u64,
     /// Bytes by which a context grows when a kernel is first launched in it.
     pub(crate) context_growth_bytes: u64,
-    pub(crate) block_bytes: u64,
     /// `CUcomputemode`.
     pub(crate) compute_mode: u32,
     pub(crate) lost: bool,
@@ -269,7 +268,6 @@ impl Driver {
                 capacity: gpu.memory_total.saturating_sub(others),
                 context_bytes: gpu.context_bytes / part,
                 context_growth_bytes: gpu.context_growth_bytes / part,
-                block_bytes: gpu.block_bytes,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
                 slicing: TimeSlicing::of(gpu),

@@ -1,9 +1,8 @@
 //! Errors and delays on demand, from the environment, read once for each process:
 //! `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` makes the third call of the first symbol
-//! and every call of the second fail with those codes; `GPUSIM_MISSING` names functions that this
-//! driver does not have; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` makes calls return that many
-//! milliseconds late; with `GPUSIM_HELD=cuGraphLaunch=FILE` the first call waits, as for a full
-//! queue, while `FILE` exists, and creates `FILE.held` first.
+//! and every call of the second fail with those codes; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300`
+//! makes calls return that many milliseconds late; with `GPUSIM_HELD=cuGraphLaunch=FILE` the first
+//! call waits, as for a full queue, while `FILE` exists, and creates `FILE.held` first.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -24,7 +23,6 @@ struct InjectedError {
 static ERRORS: OnceLock<Vec<InjectedError>> = OnceLock::new();
 static SLOW: OnceLock<Vec<(String, u64)>> = OnceLock::new();
 static PAUSED: OnceLock<Option<(String, String)>> = OnceLock::new();
-static MISSING: OnceLock<Vec<String>> = OnceLock::new();
 
 /// The injected error of this call of `symbol`, if any.
 #[inline]
@@ -99,13 +97,4 @@ fn parse(text: &str) -> Option<InjectedError> {
         code: code.parse().ok()?,
         calls: AtomicU64::new(0),
     })
-}
-
-/// Whether `GPUSIM_MISSING` hides the function, by its name without suffix.
-pub(crate) fn is_missing(name: &str) -> bool {
-    let missing = MISSING.get_or_init(|| {
-        let text = std::env::var("GPUSIM_MISSING").unwrap_or_default();
-        text.split(',').map(|name| name.trim().to_owned()).collect()
-    });
-    missing.iter().any(|known| known == name)
 }

@@ -142,10 +142,6 @@ pub struct Gpu {
     pub clock_swing: u32,
     /// Parts per million by which the GPU's own clock, which times events, is fast.
     pub clock_ppm: i32,
-    /// Microseconds of a process's time slice when several have work.
-    pub slice_us: u32,
-    /// Milliseconds of a utilisation sample.
-    pub sample_ms: u32,
     /// Microseconds in which nobody's work runs when the GPU changes from one tenant to another.
     pub switch_us: u32,
     /// Microseconds from the work before an event, or from its record on an idle stream, until the
@@ -170,17 +166,10 @@ pub struct Gpu {
     pub imported_twice: u32,
     /// GiB that fills and copies move within the GPU in a second; 0: they take no time.
     pub copy_gib_per_second: u64,
-    /// Bytes of the blocks in which CUDA memory is taken from the GPU; small allocations share
-    /// them.
-    pub block_bytes: u64,
     /// Device-node number (`/dev/nvidia<minor>`).
     pub minor: u32,
-    /// PCI domain.
-    pub pci_domain: u32,
-    /// PCI bus.
+    /// PCI bus; domain and device are 0.
     pub pci_bus: u32,
-    /// PCI device.
-    pub pci_device: u32,
     /// PCI device id, the vendor in the low half.
     pub pci_device_id: u32,
     /// `nvmlDeviceArchitecture_t`.
@@ -274,10 +263,7 @@ impl Gpu {
     /// PCI bus id in NVML's long form.
     #[must_use]
     pub fn bus_id(&self) -> String {
-        format!(
-            "{:08X}:{:02X}:{:02X}.0",
-            self.pci_domain, self.pci_bus, self.pci_device
-        )
+        format!("00000000:{:02X}:00.0", self.pci_bus)
     }
 }
 
