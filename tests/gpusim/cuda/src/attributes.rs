@@ -1,6 +1,5 @@
 //! `CUdevice_attribute` by number: what all GPUs here share, and what differs between them.
 
-use aliquot_gpusim_model::mig::MigDevice;
 use aliquot_gpusim_model::model::Gpu;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -19,11 +18,6 @@ pub(crate) fn multiprocessors(gpu: &Gpu) -> u32 {
         128
     };
     gpu.cores / each
-}
-
-/// Multiprocessors of a MIG instance: its part of those of its GPU instance.
-pub(crate) fn of_instance(instance: &MigDevice) -> u32 {
-    instance.gpu.sms * instance.compute.slices / instance.gpu.slices.max(1)
 }
 
 /// Most threads that a multiprocessor runs at once.
@@ -134,41 +128,4 @@ fn of_all(attribute: i32) -> Option<i32> {
         | 135..=146 => 0,
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use aliquot_gpusim_model::mig::{ComputeInstance, GpuInstance};
-
-    #[test]
-    fn instance_has_its_part_of_the_multiprocessors() {
-        for (sms, slices, own, expected) in [(98, 7, 7, 98), (42, 3, 3, 42), (42, 3, 1, 14)] {
-            let gpu = GpuInstance {
-                serial: 1,
-                memory: 0,
-                id: 1,
-                profile: 0,
-                start: 0,
-                size: 1,
-                slices,
-                sms,
-            };
-            let compute = ComputeInstance {
-                serial: 2,
-                gpu_instance: 1,
-                id: 0,
-                profile: 0,
-                start: 0,
-                slices: own,
-                reserved: 0,
-            };
-            let instance = MigDevice {
-                gpu_index: 0,
-                gpu,
-                compute,
-            };
-            assert_eq!(of_instance(&instance), expected, "{own} of {slices}");
-        }
-    }
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aliquot_gpusim_model::Member;
 use aliquot_gpusim_model::device_nodes;
 use aliquot_gpusim_model::engine::TimeSlicing;
-use aliquot_gpusim_model::model::{Gpu, Machine, text};
+use aliquot_gpusim_model::mig::MigDevice;
+use aliquot_gpusim_model::model::{Gpu, Machine};
 use aliquot_gpusim_model::state::State;
 use parking_lot::{Mutex, RwLock};
 
@@ -84,7 +85,7 @@ pub(crate) fn init(flags: u32) -> Answer {
     let variable = |name| std::env::var(name).ok();
     let given = aliquot_gpusim_model::visible_devices(&machine);
     let chosen = variable("CUDA_VISIBLE_DEVICES");
-    let gpu_indexes = visible(&machine, given.as_deref(), chosen.as_deref());
+    let gpu_indexes = machine.visible_gpus(given.as_deref(), chosen.as_deref());
     if gpu_indexes.is_empty() {
         return Err(ERROR_NO_DEVICE);
     }
@@ -110,7 +111,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         member,
         mps,
         gpu_indexes,
-        instance_multiprocessors: instance.as_ref().map(attributes::of_instance),
+        instance_multiprocessors: instance.as_ref().map(MigDevice::multiprocessors),
         instance: instance.map(|instance| instance.uuid(&machine)),
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
@@ -148,35 +149,6 @@ pub(crate) fn wait_while_suspended(symbol: &str) {
     };
     while is_suspended() && !symbol.starts_with("cuCheckpointProcess") {
         wait::pause(1_000_000);
-    }
-}
-
-/// GPU indexes in the order of device ordinals. Each list ends at the first entry that names no
-/// GPU, as CUDA has it.
-fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<usize> {
-    let all: Vec<usize> = (0..machine.existing_gpus().len()).collect();
-    let pick = |from: &[usize], list: &str| -> Vec<usize> {
-        let names = list.split(',').map(str::trim);
-        let found = names.map_while(|name| match name.parse::<usize>() {
-            Ok(index) => from.get(index).copied(),
-            Err(_) if name.starts_with("GPU-") => from
-                .iter()
-                .copied()
-                .find(|gpu_index| text(&machine.gpus[*gpu_index].uuid).starts_with(name)),
-            Err(_) => {
-                let gpu_index = machine.instance(name)?.gpu_index;
-                from.contains(&gpu_index).then_some(gpu_index)
-            }
-        });
-        found.collect()
-    };
-    let allowed = match given {
-        None | Some("all" | "") => all,
-        Some(list) => pick(&all, list),
-    };
-    match chosen {
-        None => allowed,
-        Some(list) => pick(&allowed, list),
     }
 }
 

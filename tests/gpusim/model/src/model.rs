@@ -235,6 +235,37 @@ impl Machine {
         let count = usize::try_from(self.gpu_count).unwrap_or(MAX_GPUS);
         &self.gpus[..count.min(MAX_GPUS)]
     }
+
+    /// The GPUs in the order of a process's device ordinals: of those that it is `given` those that
+    /// it has `chosen` by `CUDA_VISIBLE_DEVICES`. Each list ends at the first entry that names no
+    /// GPU, as CUDA has it.
+    #[must_use]
+    pub fn visible_gpus(&self, given: Option<&str>, chosen: Option<&str>) -> Vec<usize> {
+        let pick = |from: &[usize], list: &str| -> Vec<usize> {
+            let names = list.split(',').map(str::trim);
+            let found = names.map_while(|name| match name.parse::<usize>() {
+                Ok(index) => from.get(index).copied(),
+                Err(_) if name.starts_with("GPU-") => from
+                    .iter()
+                    .copied()
+                    .find(|gpu_index| text(&self.gpus[*gpu_index].uuid).starts_with(name)),
+                Err(_) => {
+                    let gpu_index = self.instance(name)?.gpu_index;
+                    from.contains(&gpu_index).then_some(gpu_index)
+                }
+            });
+            found.collect()
+        };
+        let all: Vec<usize> = (0..self.existing_gpus().len()).collect();
+        let allowed = match given {
+            None | Some("all" | "") => all,
+            Some(list) => pick(&all, list),
+        };
+        match chosen {
+            None => allowed,
+            Some(list) => pick(&allowed, list),
+        }
+    }
 }
 
 impl Gpu {
