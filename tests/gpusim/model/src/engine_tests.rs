@@ -141,33 +141,6 @@ fn independent_work_of_one_process_overlaps() {
 }
 
 #[test]
-fn no_more_than_four_works_of_a_process_overlap() {
-    let (_folder, members) = processes(1);
-    let numbers =
-        [5, 6, 7, 8, 9].map(|ms: u64| push(&members[0], ms * MS, Numbers(&[]), (MS, FREE)));
-    let ends = numbers.map(|one| members[0].progress(GPU, one, (100 * MS, FREE)));
-    // The fifth begins when the first has ended.
-    let expected = [5, 6, 7, 8, 14].map(|ms| Progress::Done(MS + ms * MS));
-    assert_eq!(ends, expected);
-}
-
-#[test]
-fn work_behind_more_than_eight_others_follows_all() {
-    let (_folder, members) = processes(1);
-    let member = &members[0];
-    let numbers: Vec<u64> = (0..9)
-        .map(|_| push(member, MS, Numbers(&[]), (MS, FREE)))
-        .collect();
-    let aside = push(member, 50 * MS, Numbers(&[]), (MS, FREE));
-    let after_nine = push(member, MS, Numbers(&numbers), (MS, FREE));
-    let after_eight = push(member, MS, Numbers(&numbers[1..]), (MS, FREE));
-    let left = [aside, after_nine].map(|one| member.progress(GPU, one, (MS, FREE)));
-    assert_eq!(left, [50, 51].map(|ms| Progress::Running(ms * MS)));
-    let end = member.progress(GPU, after_eight, (500 * MS, FREE));
-    assert!(matches!(end, Progress::Done(_)), "{end:?}");
-}
-
-#[test]
 fn overlapping_streams_share_the_part_of_an_mps_client() {
     let (_folder, members) = processes(2);
     let [server, client] = &members[..] else {
@@ -185,18 +158,4 @@ fn overlapping_streams_share_the_part_of_an_mps_client() {
     let number = push(server, MS, All, (200 * MS, COSTLY));
     let end = server.progress(GPU, number, (300 * MS, COSTLY));
     assert_eq!(end, Progress::Done(201 * MS));
-}
-
-#[test]
-fn full_queue_refuses_work_until_the_oldest_is_done() {
-    let (_folder, members) = processes(1);
-    let member = &members[0];
-    push(member, 10 * MS, Numbers(&[]), (MS, FREE));
-    for _ in 1..QUEUE {
-        push(member, 0, Numbers(&[]), (MS, FREE));
-    }
-    let full = member.push(GPU, 0, All, (5 * MS, FREE));
-    assert_eq!(full, Err(QueueFull));
-    assert_eq!(member.all_done_to(GPU), 0);
-    assert_eq!(member.push(GPU, 0, All, (11 * MS, FREE)), Ok(257));
 }
