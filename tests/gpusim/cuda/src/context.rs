@@ -306,7 +306,7 @@ impl Contexts {
 fn start(driver: &Driver, device: Device, again: Option<ContextRef>) -> Answer<ContextRef> {
     let gpu_index = driver.gpu_index(device)?;
     let facts = driver.facts(gpu_index);
-    let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(gpu_index);
+    let taken = facts.compute_mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
     if facts.lost || facts.compute_mode == PROHIBITED || taken {
         return Err(ERROR_DEVICE_UNAVAILABLE);
     }

@@ -303,31 +303,6 @@ impl Driver {
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Releases managed bytes, and returns how many others had evicted to the host.
-    pub(crate) fn release_managed(&self, gpu_index: usize, bytes: u64) -> u64 {
-        self.member.release_managed(gpu_index, bytes)
-    }
-
-    /// Counts managed bytes used by a GPU that are on the host.
-    pub(crate) fn add_host_bytes(&self, gpu_index: usize, bytes: u64) {
-        self.member.add_host_bytes(gpu_index, bytes);
-    }
-
-    /// Counts managed bytes that left the host.
-    pub(crate) fn remove_host_bytes(&self, gpu_index: usize, bytes: u64) {
-        self.member.remove_host_bytes(gpu_index, bytes);
-    }
-
-    /// The identity of this process for others: its slot and the number of claims of the slot.
-    pub(crate) fn identity(&self) -> (u64, u64) {
-        self.member.identity()
-    }
-
-    /// Whether the process of an identity is alive and not this one.
-    pub(crate) fn is_other(&self, identity: (u64, u64)) -> bool {
-        self.member.is_other(identity)
-    }
-
     /// Releases bytes.
     pub(crate) fn release(&self, gpu_index: usize, bytes: u64) {
         self.member.release(gpu_index, bytes);
@@ -388,11 +363,6 @@ impl Driver {
     /// The process's number of contexts on a GPU.
     pub(crate) fn contexts_on(&self, gpu_index: usize) -> &AtomicU64 {
         &self.member.counters(gpu_index).contexts
-    }
-
-    /// Whether another living process has a context on the GPU.
-    pub(crate) fn is_used_by_others(&self, gpu_index: usize) -> bool {
-        self.member.others_have_contexts(gpu_index)
     }
 }
 
