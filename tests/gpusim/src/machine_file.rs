@@ -149,7 +149,8 @@ pub enum MachineFileError {
 }
 
 fn model_names() -> String {
-    catalog::MODELS.map(|model| model.name).join(", ")
+    let names: Vec<_> = catalog::MODELS.iter().map(|model| model.name).collect();
+    names.join(", ")
 }
 
 fn invalid(
