@@ -8,9 +8,7 @@ use std::ffi::c_void;
 use parking_lot::Mutex;
 
 use crate::calls::calls;
-use crate::codes::{
-    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND,
-};
+use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
 use crate::context::{ContextRef, current, top};
 use crate::driver::driver;
 use crate::exports::module;
@@ -40,15 +38,6 @@ calls! { CALLS:
     ) {
         driver()?;
         load(&library, module::image_at(image)?)
-    }
-
-    cuLibraryLoadFromFile 12000 cuLibraryLoadFromFile(
-        library: Out<Handle>, path: TextIn, _options: *const u32, _values: *const *mut c_void,
-        _count: u32, _library_options: *const u32, _library_values: *const *mut c_void,
-        _library_count: u32,
-    ) {
-        driver()?;
-        load(&library, std::fs::read(path.read()?).map_err(|_| ERROR_FILE_NOT_FOUND)?)
     }
 
     cuLibraryUnload 12000 cuLibraryUnload(library: Handle) {

@@ -119,7 +119,7 @@ unsimulated! {
         cuGraphExecBatchMemOpNodeSetParams cuOccupancyMaxActiveClusters
         cuOccupancyMaxPotentialClusterSize;
     12000: cuGraphExecGetFlags cuKernelSetAttribute cuKernelSetCacheConfig cuLibraryGetManaged
-        cuLibraryGetUnifiedFunction cuTensorMapEncodeIm2col cuTensorMapEncodeTiled
+        cuLibraryGetUnifiedFunction cuLibraryLoadFromFile cuTensorMapEncodeIm2col cuTensorMapEncodeTiled
         cuTensorMapReplaceAddress;
     12010: cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute
         cuCoredumpSetAttributeGlobal cuCtxSetFlags cuMulticastAddDevice cuMulticastBindAddr
@@ -132,7 +132,7 @@ unsimulated! {
         cuGreenCtxWaitEvent cuKernelGetParamInfo cuLibraryEnumerateKernels cuLibraryGetKernelCount
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuStreamGetGreenCtx;
     12050: cuCtxRecordEvent cuCtxWaitEvent cuKernelGetLibrary;
-    12080: cuTensorMapEncodeIm2colWide;
+    12080: cuCheckpointProcessGetRestoreThreadId cuTensorMapEncodeIm2colWide;
     12090: cuGreenCtxGetId cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
         cuLogsUnregisterCallback;
     13000: cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities cuMemSetMemPool;
