@@ -26,8 +26,6 @@ struct MachineFile {
     name: String,
     #[serde(default = "default_driver")]
     driver: String,
-    /// Default: `13.` and the driver's version.
-    nvml: Option<String>,
     #[serde(default = "default_cuda")]
     cuda: String,
     /// The node's folder of device nodes; without it the environment of a process stands for them.
@@ -170,12 +168,7 @@ pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineF
     let file: MachineFile =
         serde_saphyr::from_str(yaml).map_err(|e| MachineFileError::Yaml(e.to_string()))?;
     let mut machine: Box<Machine> = bytemuck::allocation::zeroed_box();
-    let nvml = file
-        .nvml
-        .clone()
-        .unwrap_or_else(|| format!("13.{}", file.driver));
     machine.driver = short("driver", &file.driver)?;
-    machine.nvml = short("nvml", &nvml)?;
     machine.cuda = cuda_number(&file.cuda)?;
     machine.dev = short("dev", &file.dev)?;
     machine.next_xid = 1;

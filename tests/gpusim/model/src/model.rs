@@ -47,8 +47,6 @@ pub const PROCESS_UTILISATION_NOT_SUPPORTED: u32 = 2;
 pub struct Machine {
     /// Driver version, zero-padded text; empty while no driver is loaded.
     pub driver: [u8; 80],
-    /// NVML version, zero-padded text.
-    pub nvml: [u8; 80],
     /// CUDA version as NVML gives it: 1000 × major + 10 × minor.
     pub cuda: u32,
     /// How many of `gpus` exist.
