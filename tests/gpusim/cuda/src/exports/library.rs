@@ -56,8 +56,10 @@ calls! { CALLS:
     }
 
     cuLibraryGetKernel 12000 cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextIn) {
-        driver()?.objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
-        kernel.put(add_kernel(library, name.read()?)?)
+        let objects = &driver()?.objects;
+        objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+        let name = name.read()?.to_owned();
+        kernel.put(objects.kernels.add(Kernel { library, name, functions: Mutex::default() }))
     }
 
     cuKernelGetFunction 12000 cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
@@ -81,15 +83,6 @@ calls! { CALLS:
         module_in(library, current()?)?;
         Err(ERROR_NOT_FOUND)
     }
-}
-
-/// A new kernel of a library.
-pub(super) fn add_kernel(library: Handle, name: &str) -> Answer<Handle> {
-    Ok(driver()?.objects.kernels.add(Kernel {
-        library,
-        name: name.to_owned(),
-        functions: Mutex::default(),
-    }))
 }
 
 /// `CUDA_MODULE_LOADING`, as it is at the process's start.
