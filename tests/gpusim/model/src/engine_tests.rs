@@ -139,23 +139,3 @@ fn independent_work_of_one_process_overlaps() {
     assert_eq!(done, ends);
     assert_eq!(busy(member), 12 * MS, "the union, not the sum");
 }
-
-#[test]
-fn overlapping_streams_share_the_part_of_an_mps_client() {
-    let (_folder, members) = processes(2);
-    let [server, client] = &members[..] else {
-        panic!("two processes")
-    };
-    server.join_server(server.token(), 100);
-    client.join_server(server.token(), 50);
-    let numbers = [1, 2].map(|_| push(client, 4 * MS, Numbers(&[]), (MS, COSTLY)));
-    for number in numbers {
-        let end = client.progress(GPU, number, (100 * MS, COSTLY));
-        assert_eq!(end, Progress::Done(MS + 8 * MS));
-    }
-    assert_eq!(busy(client), 8 * MS);
-    // The server's own work is of the same time slices.
-    let number = push(server, MS, All, (200 * MS, COSTLY));
-    let end = server.progress(GPU, number, (300 * MS, COSTLY));
-    assert_eq!(end, Progress::Done(201 * MS));
-}
