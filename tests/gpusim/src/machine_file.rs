@@ -115,17 +115,6 @@ pub enum MachineFileError {
     /// Not YAML of this form.
     #[error("machine file: {0}")]
     Yaml(String),
-    /// A model without defaults.
-    #[error(
-        "gpus[{group}].model: {given:?} is unknown; expected one of: {}",
-        model_names()
-    )]
-    UnknownModel {
-        /// Place in `gpus`.
-        group: usize,
-        /// The given text.
-        given: String,
-    },
     /// An invalid value.
     #[error("{field}: {value} is invalid; expected: {expected}")]
     BadValue {
@@ -148,7 +137,7 @@ pub enum MachineFileError {
 
 fn model_names() -> String {
     let names: Vec<_> = catalog::MODELS.iter().map(|model| model.name).collect();
-    names.join(", ")
+    format!("one of: {}", names.join(", "))
 }
 
 fn invalid(
@@ -215,10 +204,8 @@ fn add_group(
             source,
         })
     };
-    let known = catalog::find(&group.model).ok_or_else(|| MachineFileError::UnknownModel {
-        group: number,
-        given: group.model.clone(),
-    })?;
+    let unknown = || invalid(key("model"), &group.model, model_names());
+    let known = catalog::find(&group.model).ok_or_else(unknown)?;
     let first = machine.existing_gpus().len();
     let last = first + group.count;
     if group.count == 0 || last > MAX_GPUS {
