@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Runs clients of other projects against the libraries in FOLDER (libnvidia-ml.so.1,
-# libcuda.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, nvitop, cuda-bindings, and the
-# libcudart 10.2 that an old torchvision ships. Their Python environment is cached under
+# libcuda.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, nvitop, and the libcudart 10.2 that
+# an old torchvision ships. Their Python environment is cached under
 # ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
 #
-# usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|bindings|cudart FOLDER
+# usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|cudart FOLDER
 #        clients.sh python   prints their Python, and the folder of the one that it came from
-#        GPUSIM_STATE=FILE clients.sh packages -    prints where their packages are
 set -euo pipefail
 
-client=${1:?which client: pynvml, nvitop, bindings or cudart}
+client=${1:?which client: pynvml, nvitop or cudart}
 if [ "$client" != python ]; then
     folder=${2:?a folder with the libraries}
     : "${GPUSIM_STATE:?the state file of the simulated machine}"
@@ -72,8 +71,6 @@ export LD_LIBRARY_PATH=$folder LC_ALL=C.UTF-8 TERM=xterm
 case $client in
 pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/gpus.py" ;;
 nvitop) exec timeout 60 "$venv/bin/python" -m nvitop --once ;;
-bindings) exec timeout 60 "$venv/bin/python" "$here/clients/bindings.py" ;;
-packages) echo "$venv"/lib/python3*/site-packages ;;
 cudart) exec timeout 60 "$venv/bin/python" "$here/clients/cudart.py" "$cudart/libcudart.so.10.2" ;;
-*) echo "clients.sh: no client $client; there are pynvml, nvitop, bindings, cudart and packages" >&2 && exit 2 ;;
+*) echo "clients.sh: no client $client; there are pynvml, nvitop and cudart" >&2 && exit 2 ;;
 esac

@@ -13,6 +13,9 @@ use crate::edit;
 use crate::model::{Gpu, Process, ProcessKind};
 use crate::state::StateError;
 
+/// Nanoseconds of a utilisation sample.
+const SAMPLE: u64 = 170_000_000;
+
 /// What CUDA processes use and run.
 pub(crate) struct CudaProcesses {
     watcher: UsageReader,
@@ -63,8 +66,7 @@ impl CudaProcesses {
         if let Some(member) = self.member() {
             member.settle(gpu_index, (now, TimeSlicing::of(gpu)));
         }
-        let period = u64::from(gpu.sample_ms.max(1)) * 1_000_000;
-        self.watcher.process_usage(gpu_index, (now, period))
+        self.watcher.process_usage(gpu_index, (now, SAMPLE))
     }
 }
 

@@ -12,75 +12,11 @@ use crate::model::{
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 26] = [
-    ("health", "ok | lost"),
-    (
-        "fabric",
-        "absent | notStarted | inProgress | completed | failed",
-    ),
-    ("memoryUsed", "MiB used by no listed process"),
-    ("utilisation", "percent"),
-    ("temperature", "degrees Celsius, 0 to 150"),
-    ("mig", "on | off | absent"),
-    (
-        "cutFaults",
-        "how many creations of compute instances will fail",
-    ),
-    ("computeMode", "default | prohibited | exclusiveProcess"),
-    ("contextMib", "MiB that one CUDA context takes"),
-    ("sliceUs", "microseconds of a time slice, from 1"),
-    (
-        "clockPpm",
-        "parts per million by which the GPU's clock is fast",
-    ),
-    ("clockSwing", "percent by which kernel times vary"),
-    (
-        "profile",
-        "harsh | blind (README.md), on a GPU of more than 450 MiB",
-    ),
-    (
-        "reservedMib",
-        "MiB that the driver reserves, less than the memory",
-    ),
-    (
-        "contextGrowthMib",
-        "MiB by which a context grows at its first launch",
-    ),
-    (
-        "switchUs",
-        "microseconds lost when another tenant's work runs, up to 100000",
-    ),
-    (
-        "markLatencyUs",
-        "microseconds until an event is ready, up to 100000",
-    ),
-    (
-        "launchUs",
-        "microseconds of CPU time of a launch call, up to 100000",
-    ),
-    ("overlap", "on | off"),
-    ("otherAddresses", "on | off"),
-    (
-        "processUtilisation",
-        "ok | legacyNotSupported | notSupported",
-    ),
-    ("strangeSamples", "on | off"),
-    ("bytesNotAvailable", "on | off"),
-    ("bytesWithoutManaged", "on | off"),
-    ("importedTwice", "on | off"),
-    (
-        "copyGibps",
-        "GiB that fills and copies move within the GPU in a second, up to 100000; 0: they take no time",
-    ),
-];
-
 /// The profile `harsh`: a driver and a GPU as unkind as real ones.
-pub const HARSH: [(&str, &str); 13] = [
+pub const HARSH: [(&str, &str); 12] = [
     ("reservedMib", "450"),
     ("contextMib", "300"),
     ("contextGrowthMib", "200"),
-    ("sliceUs", "2000"),
     ("switchUs", "200"),
     ("markLatencyUs", "5"),
     ("launchUs", "4"),
@@ -157,7 +93,8 @@ pub enum EditError {
 }
 
 fn field_names() -> String {
-    FIELDS.map(|(name, _)| name).join(", ")
+    let names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
 }
 
 /// The index of the GPU that `given` (an index or a uuid) names.
@@ -175,7 +112,7 @@ pub fn index_of(machine: &Machine, given: &str) -> Result<usize, EditError> {
 
 /// Sets a field of [`FIELDS`] from its text. `health=ok` also clears a requested reset.
 pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
-    let Some((field, expected)) = FIELDS.into_iter().find(|(name, _)| *name == field) else {
+    let Some(&(field, expected)) = FIELDS.iter().find(|(name, _)| *name == field) else {
         return Err(EditError::NoSuchField {
             given: field.to_owned(),
         });
@@ -187,56 +124,88 @@ pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
     })
 }
 
-fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
-    let word = value.parse::<u32>().ok();
-    let percent = word.filter(|percent| *percent <= 100);
-    let short_us = word.filter(|us| *us <= 100_000);
-    let number = value.parse::<u64>().ok();
-    match field {
-        "health" => match value {
-            "ok" => (gpu.lost, gpu.recovery_action) = (0, 0),
-            "lost" => gpu.lost = 1,
-            _ => return None,
-        },
-        "fabric" => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?,
-        "memoryUsed" => gpu.memory_used = number?.checked_mul(MIB)?,
-        "utilisation" => gpu.utilisation = percent?,
-        "temperature" => gpu.temperature = word.filter(|degrees| *degrees <= 150)?,
-        "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
-        "cutFaults" => gpu.creation_failures = word?,
-        "computeMode" => gpu.compute_mode = compute_mode(value)?,
-        "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
-        "sliceUs" => gpu.slice_us = word.filter(|us| *us > 0)?,
-        "clockPpm" => gpu.clock_ppm = value.parse().ok()?,
-        "clockSwing" => gpu.clock_swing = percent?,
-        "profile" => {
-            let blind: &[_] = match value {
-                "harsh" => &[],
-                "blind" => &BLIND,
+/// Declares the fields: name, what it accepts, and how it is set.
+macro_rules! fields {
+    ($gpu:ident, $value:ident: $($name:literal $expected:literal => $set:expr;)*) => {
+        /// Names that [`set`] knows, each with what it accepts.
+        pub const FIELDS: &[(&str, &str)] = &[$(($name, $expected)),*];
+
+        fn try_set($gpu: &mut Gpu, field: &str, $value: &str) -> Option<()> {
+            match field {
+                $($name => $set,)*
                 _ => return None,
-            };
-            let mut fields = HARSH.iter().chain(blind);
-            fields.try_for_each(|(field, value)| try_set(gpu, field, value))?;
+            }
+            Some(())
         }
-        "reservedMib" => {
-            let bytes = number?.checked_mul(MIB)?;
-            gpu.memory_reserved = Some(bytes).filter(|bytes| *bytes < gpu.memory_total)?;
-        }
-        "contextGrowthMib" => gpu.context_growth_bytes = number?.checked_mul(MIB)?,
-        "switchUs" => gpu.switch_us = short_us?,
-        "markLatencyUs" => gpu.mark_latency_us = short_us?,
-        "launchUs" => gpu.launch_us = short_us?,
-        "overlap" => gpu.overlap = flag(value)?,
-        "otherAddresses" => gpu.other_addresses = flag(value)?,
-        "processUtilisation" => gpu.process_utilisation = process_utilisation(value)?,
-        "strangeSamples" => gpu.strange_samples = flag(value)?,
-        "bytesNotAvailable" => gpu.bytes_not_available = flag(value)?,
-        "bytesWithoutManaged" => gpu.bytes_without_managed = flag(value)?,
-        "importedTwice" => gpu.imported_twice = flag(value)?,
-        "copyGibps" => gpu.copy_gib_per_second = number.filter(|gib| *gib <= 100_000)?,
+    };
+}
+
+fields! { gpu, value:
+    "health" "ok | lost" => match value {
+        "ok" => (gpu.lost, gpu.recovery_action) = (0, 0),
+        "lost" => gpu.lost = 1,
         _ => return None,
-    }
-    Some(())
+    };
+    "fabric" "absent | notStarted | inProgress | completed | failed"
+        => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?;
+    "memoryUsed" "MiB used by no listed process" => gpu.memory_used = mib(value)?;
+    "mig" "on | off | absent" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?);
+    "cutFaults" "how many creations of compute instances will fail"
+        => gpu.creation_failures = word(value)?;
+    "computeMode" "default | prohibited | exclusiveProcess"
+        => gpu.compute_mode = compute_mode(value)?;
+    "contextMib" "MiB that one CUDA context takes" => gpu.context_bytes = mib(value)?;
+    "clockPpm" "parts per million by which the GPU's clock is fast"
+        => gpu.clock_ppm = value.parse().ok()?;
+    "clockSwing" "percent by which kernel times vary"
+        => gpu.clock_swing = word(value).filter(|percent| *percent <= 100)?;
+    "profile" "harsh | blind (README.md), on a GPU of more than 450 MiB" => {
+        let blind: &[_] = match value {
+            "harsh" => &[],
+            "blind" => &BLIND,
+            _ => return None,
+        };
+        let mut fields = HARSH.iter().chain(blind);
+        fields.try_for_each(|(field, value)| try_set(gpu, field, value))?;
+    };
+    "reservedMib" "MiB that the driver reserves, less than the memory" => {
+        gpu.memory_reserved = mib(value).filter(|bytes| *bytes < gpu.memory_total)?;
+    };
+    "contextGrowthMib" "MiB by which a context grows at its first launch"
+        => gpu.context_growth_bytes = mib(value)?;
+    "switchUs" "microseconds lost when another tenant's work runs, up to 100000"
+        => gpu.switch_us = short_us(value)?;
+    "markLatencyUs" "microseconds until an event is ready, up to 100000"
+        => gpu.mark_latency_us = short_us(value)?;
+    "launchUs" "microseconds of CPU time of a launch call, up to 100000"
+        => gpu.launch_us = short_us(value)?;
+    "overlap" "on | off" => gpu.overlap = flag(value)?;
+    "otherAddresses" "on | off" => gpu.other_addresses = flag(value)?;
+    "processUtilisation" "ok | legacyNotSupported | notSupported"
+        => gpu.process_utilisation = process_utilisation(value)?;
+    "strangeSamples" "on | off" => gpu.strange_samples = flag(value)?;
+    "bytesNotAvailable" "on | off" => gpu.bytes_not_available = flag(value)?;
+    "bytesWithoutManaged" "on | off" => gpu.bytes_without_managed = flag(value)?;
+    "importedTwice" "on | off" => gpu.imported_twice = flag(value)?;
+    "copyGibps" "GiB that fills and copies move within the GPU in a second, up to 100000; 0: they take no time"
+        => gpu.copy_gib_per_second = number(value).filter(|gib| *gib <= 100_000)?;
+}
+
+fn word(value: &str) -> Option<u32> {
+    value.parse().ok()
+}
+
+fn number(value: &str) -> Option<u64> {
+    value.parse().ok()
+}
+
+/// MiB in bytes.
+fn mib(value: &str) -> Option<u64> {
+    number(value)?.checked_mul(MIB)
+}
+
+fn short_us(value: &str) -> Option<u32> {
+    word(value).filter(|us| *us <= 100_000)
 }
 
 /// State and status of a registration with the fabric.

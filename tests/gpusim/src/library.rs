@@ -94,25 +94,30 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// The open state file.
-pub(crate) fn state() -> Answer<Arc<State>> {
+/// Something of the open library.
+fn of_open<T>(read: impl FnOnce(&Library) -> Option<T>) -> Answer<T> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
-    Ok(Arc::clone(&open.state))
+    read(open).ok_or(UNKNOWN)
+}
+
+/// The open state file.
+pub(crate) fn state() -> Answer<Arc<State>> {
+    of_open(|open| Some(Arc::clone(&open.state)))
 }
 
 /// What CUDA processes use.
 pub(crate) fn cuda_processes() -> Answer<Arc<CudaProcesses>> {
-    let library = LIBRARY.read();
-    let open = library.as_ref().ok_or(UNINITIALIZED)?;
-    open.cuda_processes.as_ref().map(Arc::clone).ok_or(UNKNOWN)
+    of_open(|open| open.cuda_processes.clone())
 }
 
 /// The devices that this process sees.
 pub(crate) fn visible_devices() -> Answer<Arc<VisibleDevices>> {
-    let library = LIBRARY.read();
-    let open = library.as_ref().ok_or(UNINITIALIZED)?;
-    Ok(Arc::clone(&open.visible_devices))
+    of_open(|open| Some(Arc::clone(&open.visible_devices)))
+}
+
+fn path() -> Answer<PathBuf> {
+    of_open(|open| Some(open.path.clone()))
 }
 
 /// The machine as it is now.
@@ -128,12 +133,8 @@ pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
         return Err(INVALID_ARGUMENT);
     }
     reachable(&gpu)?;
-    let library = LIBRARY.read();
-    let processes = library
-        .as_ref()
-        .and_then(|open| open.cuda_processes.as_ref());
-    if let Some(processes) = processes {
-        cuda_processes::add(&mut gpu, processes, index(device)?);
+    if let Ok(processes) = cuda_processes() {
+        cuda_processes::add(&mut gpu, &processes, index(device)?);
     }
     Ok(gpu)
 }
@@ -228,8 +229,7 @@ pub(crate) fn read<T: Copy>(
 /// Whether other processes have the GPU of a handle open.
 pub(crate) fn is_open_elsewhere(device: nvmlDevice_t) -> Answer<bool> {
     let index = index(device)?;
-    let path = LIBRARY.read().as_ref().map(|open| open.path.clone());
-    let holders = holders::of_nvml(&path.ok_or(UNINITIALIZED)?).map_err(|_| UNKNOWN)?;
+    let holders = holders::of_nvml(&path()?).map_err(|_| UNKNOWN)?;
     let own = std::process::id();
     Ok(holders.iter().any(|one| one.pid != own && one.has(index)))
 }
@@ -243,11 +243,8 @@ pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer
 
 /// Answers a call that changes the machine.
 pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) -> Answer<T> {
-    let path = LIBRARY.read().as_ref().map(|open| open.path.clone());
-    update(&path.ok_or(UNINITIALIZED)?, |machine| {
-        edit(machine).map_err(UpdateError)
-    })
-    .map_err(|UpdateError(code)| code)
+    let changed = update(&path()?, |machine| edit(machine).map_err(UpdateError));
+    changed.map_err(|UpdateError(code)| code)
 }
 
 struct UpdateError(nvmlReturn_t);

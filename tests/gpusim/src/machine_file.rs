@@ -26,8 +26,6 @@ struct MachineFile {
     name: String,
     #[serde(default = "default_driver")]
     driver: String,
-    /// Default: `13.` and the driver's version.
-    nvml: Option<String>,
     #[serde(default = "default_cuda")]
     cuda: String,
     /// The node's folder of device nodes; without it the environment of a process stands for them.
@@ -117,17 +115,6 @@ pub enum MachineFileError {
     /// Not YAML of this form.
     #[error("machine file: {0}")]
     Yaml(String),
-    /// A model without defaults.
-    #[error(
-        "gpus[{group}].model: {given:?} is unknown; expected one of: {}",
-        model_names()
-    )]
-    UnknownModel {
-        /// Place in `gpus`.
-        group: usize,
-        /// The given text.
-        given: String,
-    },
     /// An invalid value.
     #[error("{field}: {value} is invalid; expected: {expected}")]
     BadValue {
@@ -149,7 +136,8 @@ pub enum MachineFileError {
 }
 
 fn model_names() -> String {
-    catalog::MODELS.map(|model| model.name).join(", ")
+    let names: Vec<_> = catalog::MODELS.iter().map(|model| model.name).collect();
+    format!("one of: {}", names.join(", "))
 }
 
 fn invalid(
@@ -169,12 +157,7 @@ pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineF
     let file: MachineFile =
         serde_saphyr::from_str(yaml).map_err(|e| MachineFileError::Yaml(e.to_string()))?;
     let mut machine: Box<Machine> = bytemuck::allocation::zeroed_box();
-    let nvml = file
-        .nvml
-        .clone()
-        .unwrap_or_else(|| format!("13.{}", file.driver));
     machine.driver = short("driver", &file.driver)?;
-    machine.nvml = short("nvml", &nvml)?;
     machine.cuda = cuda_number(&file.cuda)?;
     machine.dev = short("dev", &file.dev)?;
     machine.next_xid = 1;
@@ -221,10 +204,8 @@ fn add_group(
             source,
         })
     };
-    let known = catalog::find(&group.model).ok_or_else(|| MachineFileError::UnknownModel {
-        group: number,
-        given: group.model.clone(),
-    })?;
+    let unknown = || invalid(key("model"), &group.model, model_names());
+    let known = catalog::find(&group.model).ok_or_else(unknown)?;
     let first = machine.existing_gpus().len();
     let last = first + group.count;
     if group.count == 0 || last > MAX_GPUS {
@@ -291,9 +272,6 @@ fn default_gpu(known: &Model, name: &str, index: usize) -> Gpu {
         memory_total: known.memory * MIB,
         memory_reserved: known.reserved * MIB,
         context_bytes: CONTEXT_MIB * MIB,
-        block_bytes: 2 * MIB,
-        slice_us: 2000,
-        sample_ms: 170,
         minor: position,
         pci_bus: 0x07 + 0x08 * position,
         pci_device_id: known.device_id,

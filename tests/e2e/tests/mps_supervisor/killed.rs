@@ -88,7 +88,7 @@ async fn mps_13_reports_a_client_error_for_the_whole_device() {
     let good = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
     let mut victim = bench.client(&good, &["init", "ready", "hold", "sync"]);
     victim.until("ready: 0");
-    let bad = [good[0], ("GPUSIM_FAULTS", "cuCtxSynchronize:*=700")];
+    let bad = [good[0], ("GPUSIM_FAULTS", "cuCtxSynchronize=700")];
     let mut culprit = bench.client(&bad, &["init", "sync", "ready", "hold"]);
     culprit.until("ready: 0");
     let status = bench.status("GPU-a", |status| status.faults == 1).await;

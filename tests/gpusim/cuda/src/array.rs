@@ -4,7 +4,7 @@ use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::{Context, ContextRef};
 use crate::driver::Driver;
 use crate::ffi::Answer;
-use crate::heap::{allocate_blocks, release_blocks};
+use crate::heap::{BLOCK, allocate_blocks, release_blocks};
 use crate::objects::Objects;
 use crate::types::Array3dDescriptor;
 
@@ -116,8 +116,7 @@ impl Array {
                 memory: None,
             });
         }
-        let block = driver.facts(context.gpu_index).block_bytes;
-        let bytes = size.next_multiple_of(block);
+        let bytes = size.next_multiple_of(BLOCK);
         let base = allocate_blocks(driver, context.gpu_index, bytes)?;
         driver.count_request(context.gpu_index, size);
         Ok(Self {

@@ -1,6 +1,5 @@
 //! `CUdevice_attribute` by number: what all GPUs here share, and what differs between them.
 
-use aliquot_gpusim_model::mig::MigDevice;
 use aliquot_gpusim_model::model::Gpu;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -21,11 +20,6 @@ pub(crate) fn multiprocessors(gpu: &Gpu) -> u32 {
     gpu.cores / each
 }
 
-/// Multiprocessors of a MIG instance: its part of those of its GPU instance.
-pub(crate) fn of_instance(instance: &MigDevice) -> u32 {
-    instance.gpu.sms * instance.compute.slices / instance.gpu.slices.max(1)
-}
-
 /// Most threads that a multiprocessor runs at once.
 pub(crate) fn resident_threads(gpu: &Gpu) -> u32 {
     if gpu.architecture == 6 { 1024 } else { 2048 }
@@ -41,7 +35,6 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
         20 => number(gpu.compute_mode),
         32 => 1,
         33 => number(gpu.pci_bus),
-        34 => number(gpu.pci_device),
         36 => number(gpu.max_clocks[2] * 1000),
         37 => {
             if ampere {
@@ -58,7 +51,6 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
             }
         }
         39 => number(resident_threads(gpu)),
-        50 => number(gpu.pci_domain),
         75 => number(gpu.capability_major),
         76 => number(gpu.capability_minor),
         85 => number(gpu.minor),
@@ -112,9 +104,9 @@ fn of_all(attribute: i32) -> Option<i32> {
         109 => 134_213_632,
         17
         | 18
+        | 34
         | 35
-        | 42..=49
-        | 51..=74
+        | 42..=74
         | 77
         | 84
         | 86
@@ -136,41 +128,4 @@ fn of_all(attribute: i32) -> Option<i32> {
         | 135..=146 => 0,
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use aliquot_gpusim_model::mig::{ComputeInstance, GpuInstance};
-
-    #[test]
-    fn instance_has_its_part_of_the_multiprocessors() {
-        for (sms, slices, own, expected) in [(98, 7, 7, 98), (42, 3, 3, 42), (42, 3, 1, 14)] {
-            let gpu = GpuInstance {
-                serial: 1,
-                memory: 0,
-                id: 1,
-                profile: 0,
-                start: 0,
-                size: 1,
-                slices,
-                sms,
-            };
-            let compute = ComputeInstance {
-                serial: 2,
-                gpu_instance: 1,
-                id: 0,
-                profile: 0,
-                start: 0,
-                slices: own,
-                reserved: 0,
-            };
-            let instance = MigDevice {
-                gpu_index: 0,
-                gpu,
-                compute,
-            };
-            assert_eq!(of_instance(&instance), expected, "{own} of {slices}");
-        }
-    }
 }

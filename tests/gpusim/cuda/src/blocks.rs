@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::driver::Driver;
 use crate::ffi::Answer;
-use crate::heap::{Allocation, allocate_blocks, release_blocks};
+use crate::heap::{Allocation, BLOCK, allocate_blocks, release_blocks};
 
 /// A context's shared blocks.
 #[derive(Default)]
@@ -12,8 +12,6 @@ pub(crate) struct Blocks {
     by_base: HashMap<u64, Block>,
     /// Blocks with room, by the length of their parts.
     with_room: HashMap<u64, Vec<u64>>,
-    /// Length of a block.
-    length: u64,
 }
 
 struct Block {
@@ -25,24 +23,14 @@ struct Block {
 }
 
 impl Blocks {
-    /// A part for `size` bytes; `length` is that of the GPU's blocks.
-    pub(crate) fn take(
-        &mut self,
-        driver: &Driver,
-        gpu_index: usize,
-        size: u64,
-        length: u64,
-    ) -> Answer<u64> {
-        if self.by_base.is_empty() {
-            self.length = length;
-        }
-        let length = self.length;
-        let part = size.next_power_of_two().clamp(512.min(length), length);
+    /// A part for `size` bytes.
+    pub(crate) fn take(&mut self, driver: &Driver, gpu_index: usize, size: u64) -> Answer<u64> {
+        let part = size.next_power_of_two().clamp(512, BLOCK);
         let with_room = self.with_room.entry(part).or_default();
         let base = if let Some(base) = with_room.last() {
             *base
         } else {
-            let base = allocate_blocks(driver, gpu_index, length)?;
+            let base = allocate_blocks(driver, gpu_index, BLOCK)?;
             let block = Block {
                 part,
                 live: 0,
@@ -63,20 +51,19 @@ impl Blocks {
             block.next += part;
             block.next - part
         });
-        if block.free.is_empty() && block.next == base + length {
+        if block.free.is_empty() && block.next == base + BLOCK {
             with_room.pop();
         }
         Ok(address)
     }
 
     pub(crate) fn give(&mut self, driver: &Driver, gpu_index: usize, gone: &Allocation) {
-        let length = self.length;
-        let base = gone.base & !length.wrapping_sub(1);
+        let base = gone.base & !(BLOCK - 1);
         let Some(block) = self.by_base.get_mut(&base) else {
             return;
         };
         let with_room = self.with_room.entry(block.part).or_default();
-        if block.free.is_empty() && block.next == base + length {
+        if block.free.is_empty() && block.next == base + BLOCK {
             with_room.push(base);
         }
         block.free.push(gone.base);
@@ -86,7 +73,7 @@ impl Blocks {
             let touched = block.touched;
             with_room.retain(|other| *other != base);
             self.by_base.remove(&base);
-            release_blocks(driver, gpu_index, base, length, touched);
+            release_blocks(driver, gpu_index, base, BLOCK, touched);
         }
     }
 }

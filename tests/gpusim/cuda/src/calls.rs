@@ -2,7 +2,6 @@
 //! and the row by which `cuGetProcAddress` finds both.
 
 use crate::exports;
-use crate::injection;
 
 /// One exported symbol.
 pub(crate) struct Call {
@@ -91,9 +90,6 @@ pub(crate) enum SymbolLookup {
 
 /// The symbol that `name` means to a client built for CUDA `version`, on a driver of `driver`.
 pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> SymbolLookup {
-    if injection::is_missing(name) {
-        return SymbolLookup::Nothing;
-    }
     // From CUDA 12 on one function has two names.
     let (name, version) = match name {
         "cuGraphInstantiateWithFlags" if version >= 11_040 => ("cuGraphInstantiate", 12_000),

@@ -16,7 +16,6 @@ use crate::codes::{
 use crate::context::ContextRef;
 use crate::ffi::Answer;
 use crate::streams::{Stream, StreamKind};
-use crate::times::KernelTime;
 
 /// `CUstreamCaptureMode`.
 pub(crate) const GLOBAL: u32 = 0;
@@ -31,31 +30,20 @@ pub(crate) struct Node {
 }
 
 /// What a node does.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Work {
     Kernel {
         function: u64,
-        time: KernelTime,
     },
-    Copy,
-    Fill,
-    Empty,
+    /// A copy, a fill or a whole graph: a launch takes no time for it.
+    Other,
     Alloc {
         address: u64,
         bytes: u64,
         gpu_index: usize,
     },
-    /// As `Alloc`, on the host.
-    AllocOnHost {
-        address: u64,
-        bytes: u64,
-    },
     Free {
         address: u64,
-    },
-    /// A child graph, which belongs to this node.
-    Child {
-        graph: u64,
     },
 }
 

@@ -1,9 +1,10 @@
-//! The driver's error codes with their names and texts. Needs no initialised driver.
+//! The error codes that calls here may answer, with the driver's names and texts. Needs no
+//! initialised driver.
 
 macro_rules! codes {
     ($($code:literal $name:ident $words:literal;)*) => {
         $(
-            #[allow(dead_code, reason = "the table is the driver's, not only what is used here")]
+            #[allow(dead_code, reason = "a server of MPS sends some")]
             pub(crate) const $name: u32 = $code;
         )*
         /// The name and the text of a code.
@@ -27,59 +28,32 @@ codes! {
     1 ERROR_INVALID_VALUE "invalid argument";
     2 ERROR_OUT_OF_MEMORY "out of memory";
     3 ERROR_NOT_INITIALIZED "initialization error";
-    4 ERROR_DEINITIALIZED "driver shutting down";
-    5 ERROR_PROFILER_DISABLED "profiler disabled while using external profiling tool";
-    34 ERROR_STUB_LIBRARY "CUDA driver is a stub library";
     46 ERROR_DEVICE_UNAVAILABLE "CUDA-capable device(s) is/are busy or unavailable";
     100 ERROR_NO_DEVICE "no CUDA-capable device is detected";
     101 ERROR_INVALID_DEVICE "invalid device ordinal";
-    102 ERROR_DEVICE_NOT_LICENSED "device doesn't have valid Grid license";
     200 ERROR_INVALID_IMAGE "device kernel image is invalid";
     201 ERROR_INVALID_CONTEXT "invalid device context";
     205 ERROR_MAP_FAILED "mapping of buffer object failed";
-    206 ERROR_UNMAP_FAILED "unmapping of buffer object failed";
-    207 ERROR_ARRAY_IS_MAPPED "array is mapped";
-    208 ERROR_ALREADY_MAPPED "resource already mapped";
-    209 ERROR_NO_BINARY_FOR_GPU "no kernel image is available for execution on the device";
-    210 ERROR_ALREADY_ACQUIRED "resource already acquired";
-    211 ERROR_NOT_MAPPED "resource not mapped";
     214 ERROR_ECC_UNCORRECTABLE "uncorrectable ECC error encountered";
     215 ERROR_UNSUPPORTED_LIMIT "limit is not supported on this architecture";
-    216 ERROR_CONTEXT_ALREADY_IN_USE "exclusive-thread device already in use by a different thread";
-    217 ERROR_PEER_ACCESS_UNSUPPORTED "peer access is not supported between these two devices";
-    218 ERROR_INVALID_PTX "a PTX JIT compilation failed";
-    300 ERROR_INVALID_SOURCE "device kernel image is invalid";
     301 ERROR_FILE_NOT_FOUND "file not found";
-    302 ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND "shared object symbol not found";
-    303 ERROR_SHARED_OBJECT_INIT_FAILED "shared object initialization failed";
     304 ERROR_OPERATING_SYSTEM "OS call failed or operation not supported on this OS";
     400 ERROR_INVALID_HANDLE "invalid resource handle";
     401 ERROR_ILLEGAL_STATE "the operation cannot be performed in the present state";
     500 ERROR_NOT_FOUND "named symbol not found";
     600 ERROR_NOT_READY "device not ready";
     700 ERROR_ILLEGAL_ADDRESS "an illegal memory access was encountered";
-    701 ERROR_LAUNCH_OUT_OF_RESOURCES "too many resources requested for launch";
-    702 ERROR_LAUNCH_TIMEOUT "the launch timed out and was terminated";
-    704 ERROR_PEER_ACCESS_ALREADY_ENABLED "peer access is already enabled";
-    705 ERROR_PEER_ACCESS_NOT_ENABLED "peer access has not been enabled";
-    708 ERROR_PRIMARY_CONTEXT_ACTIVE "cannot set while device is active in this process";
     709 ERROR_CONTEXT_IS_DESTROYED "context is destroyed";
     710 ERROR_ASSERT "device-side assert triggered";
-    712 ERROR_HOST_MEMORY_ALREADY_REGISTERED "part or all of the requested memory range is already mapped";
-    713 ERROR_HOST_MEMORY_NOT_REGISTERED "pointer does not correspond to a registered memory region";
     719 ERROR_LAUNCH_FAILED "unspecified launch failure";
     720 ERROR_COOPERATIVE_LAUNCH_TOO_LARGE "too many blocks in cooperative launch";
     800 ERROR_NOT_PERMITTED "operation not permitted";
     801 ERROR_NOT_SUPPORTED "operation not supported";
     802 ERROR_SYSTEM_NOT_READY "system not yet initialized";
-    803 ERROR_SYSTEM_DRIVER_MISMATCH "system has unsupported display driver / cuda driver combination";
-    804 ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE "forward compatibility was attempted on non supported HW";
     805 ERROR_MPS_CONNECTION_FAILED "MPS client failed to connect to the MPS control daemon or the MPS server";
     806 ERROR_MPS_RPC_FAILURE "the remote procedural call between the MPS server and the MPS client failed";
     807 ERROR_MPS_SERVER_NOT_READY "MPS server is not ready to accept new MPS client requests";
     808 ERROR_MPS_MAX_CLIENTS_REACHED "the hardware resources required to create MPS client have been exhausted";
-    809 ERROR_MPS_MAX_CONNECTIONS_REACHED "the hardware resources required to support device connections have been exhausted";
-    810 ERROR_MPS_CLIENT_TERMINATED "MPS client has been terminated by the server";
     900 ERROR_STREAM_CAPTURE_UNSUPPORTED "operation not permitted when stream is capturing";
     901 ERROR_STREAM_CAPTURE_INVALIDATED "operation failed due to a previous error during capture";
     902 ERROR_STREAM_CAPTURE_MERGE "operation would result in a merge of separate capture sequences";
@@ -89,7 +63,5 @@ codes! {
     906 ERROR_STREAM_CAPTURE_IMPLICIT "operation would make the legacy stream depend on a capturing blocking stream";
     907 ERROR_CAPTURED_EVENT "operation not permitted on an event last recorded in a capturing stream";
     908 ERROR_STREAM_CAPTURE_WRONG_THREAD "attempt to terminate a thread-local capture sequence from another thread";
-    909 ERROR_TIMEOUT "wait operation timed out";
-    910 ERROR_GRAPH_EXEC_UPDATE_FAILURE "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
     999 ERROR_UNKNOWN "unknown error";
 }

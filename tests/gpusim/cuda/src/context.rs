@@ -14,6 +14,7 @@ use crate::codes::{
 };
 use crate::driver::{Driver, driver};
 use crate::ffi::Answer;
+use crate::heap::BLOCK;
 use crate::objects::new_handle;
 use crate::streams::Defaults;
 use crate::types::{Device, Handle};
@@ -66,8 +67,7 @@ impl Context {
     /// Charges or releases the growth of the context, from `old` to `new` bytes beside
     /// its base size.
     pub(crate) fn resize(&self, driver: &Driver, old: u64, new: u64) -> Answer {
-        let block = driver.facts(self.gpu_index).block_bytes;
-        let whole = |bytes: u64| bytes.checked_next_multiple_of(block);
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(BLOCK);
         let (old, new) = whole(old).zip(whole(new)).ok_or(ERROR_OUT_OF_MEMORY)?;
         let mut bytes = self.bytes.lock();
         if new > old {
@@ -306,7 +306,7 @@ impl Contexts {
 fn start(driver: &Driver, device: Device, again: Option<ContextRef>) -> Answer<ContextRef> {
     let gpu_index = driver.gpu_index(device)?;
     let facts = driver.facts(gpu_index);
-    let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(gpu_index);
+    let taken = facts.compute_mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
     if facts.lost || facts.compute_mode == PROHIBITED || taken {
         return Err(ERROR_DEVICE_UNAVAILABLE);
     }

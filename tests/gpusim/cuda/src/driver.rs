@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aliquot_gpusim_model::Member;
 use aliquot_gpusim_model::device_nodes;
 use aliquot_gpusim_model::engine::TimeSlicing;
-use aliquot_gpusim_model::model::{Gpu, Machine, text};
+use aliquot_gpusim_model::mig::MigDevice;
+use aliquot_gpusim_model::model::{Gpu, Machine};
 use aliquot_gpusim_model::state::State;
 use parking_lot::{Mutex, RwLock};
 
@@ -84,7 +85,7 @@ pub(crate) fn init(flags: u32) -> Answer {
     let variable = |name| std::env::var(name).ok();
     let given = aliquot_gpusim_model::visible_devices(&machine);
     let chosen = variable("CUDA_VISIBLE_DEVICES");
-    let gpu_indexes = visible(&machine, given.as_deref(), chosen.as_deref());
+    let gpu_indexes = machine.visible_gpus(given.as_deref(), chosen.as_deref());
     if gpu_indexes.is_empty() {
         return Err(ERROR_NO_DEVICE);
     }
@@ -110,7 +111,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         member,
         mps,
         gpu_indexes,
-        instance_multiprocessors: instance.as_ref().map(attributes::of_instance),
+        instance_multiprocessors: instance.as_ref().map(MigDevice::multiprocessors),
         instance: instance.map(|instance| instance.uuid(&machine)),
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
@@ -151,35 +152,6 @@ pub(crate) fn wait_while_suspended(symbol: &str) {
     }
 }
 
-/// GPU indexes in the order of device ordinals. Each list ends at the first entry that names no
-/// GPU, as CUDA has it.
-fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<usize> {
-    let all: Vec<usize> = (0..machine.existing_gpus().len()).collect();
-    let pick = |from: &[usize], list: &str| -> Vec<usize> {
-        let names = list.split(',').map(str::trim);
-        let found = names.map_while(|name| match name.parse::<usize>() {
-            Ok(index) => from.get(index).copied(),
-            Err(_) if name.starts_with("GPU-") => from
-                .iter()
-                .copied()
-                .find(|gpu_index| text(&machine.gpus[*gpu_index].uuid).starts_with(name)),
-            Err(_) => {
-                let gpu_index = machine.instance(name)?.gpu_index;
-                from.contains(&gpu_index).then_some(gpu_index)
-            }
-        });
-        found.collect()
-    };
-    let allowed = match given {
-        None | Some("all" | "") => all,
-        Some(list) => pick(&all, list),
-    };
-    match chosen {
-        None => allowed,
-        Some(list) => pick(&allowed, list),
-    }
-}
-
 /// Facts of a GPU that many calls read.
 #[derive(Clone, Copy)]
 pub(crate) struct Facts {
@@ -188,7 +160,6 @@ pub(crate) struct Facts {
     pub(crate) context_bytes: u64,
     /// Bytes by which a context grows when a kernel is first launched in it.
     pub(crate) context_growth_bytes: u64,
-    pub(crate) block_bytes: u64,
     /// `CUcomputemode`.
     pub(crate) compute_mode: u32,
     pub(crate) lost: bool,
@@ -269,7 +240,6 @@ impl Driver {
                 capacity: gpu.memory_total.saturating_sub(others),
                 context_bytes: gpu.context_bytes / part,
                 context_growth_bytes: gpu.context_growth_bytes / part,
-                block_bytes: gpu.block_bytes,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
                 slicing: TimeSlicing::of(gpu),
@@ -333,31 +303,6 @@ impl Driver {
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Releases managed bytes, and returns how many others had evicted to the host.
-    pub(crate) fn release_managed(&self, gpu_index: usize, bytes: u64) -> u64 {
-        self.member.release_managed(gpu_index, bytes)
-    }
-
-    /// Counts managed bytes used by a GPU that are on the host.
-    pub(crate) fn add_host_bytes(&self, gpu_index: usize, bytes: u64) {
-        self.member.add_host_bytes(gpu_index, bytes);
-    }
-
-    /// Counts managed bytes that left the host.
-    pub(crate) fn remove_host_bytes(&self, gpu_index: usize, bytes: u64) {
-        self.member.remove_host_bytes(gpu_index, bytes);
-    }
-
-    /// The identity of this process for others: its slot and the number of claims of the slot.
-    pub(crate) fn identity(&self) -> (u64, u64) {
-        self.member.identity()
-    }
-
-    /// Whether the process of an identity is alive and not this one.
-    pub(crate) fn is_other(&self, identity: (u64, u64)) -> bool {
-        self.member.is_other(identity)
-    }
-
     /// Releases bytes.
     pub(crate) fn release(&self, gpu_index: usize, bytes: u64) {
         self.member.release(gpu_index, bytes);
@@ -418,11 +363,6 @@ impl Driver {
     /// The process's number of contexts on a GPU.
     pub(crate) fn contexts_on(&self, gpu_index: usize) -> &AtomicU64 {
         &self.member.counters(gpu_index).contexts
-    }
-
-    /// Whether another living process has a context on the GPU.
-    pub(crate) fn is_used_by_others(&self, gpu_index: usize) -> bool {
-        self.member.others_have_contexts(gpu_index)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Graphs, and the GPU memory that their allocation nodes reserve until it is trimmed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -20,7 +19,7 @@ pub(crate) struct Graph(pub(crate) Mutex<Vec<Node>>);
 
 /// A graph that can be launched.
 pub(crate) struct ExecutableGraph {
-    pub(crate) nodes: Mutex<Vec<Node>>,
+    pub(crate) nodes: Vec<Node>,
     /// `CUgraphInstantiate_flags`.
     pub(crate) flags: u64,
 }
@@ -68,10 +67,9 @@ impl Graph {
 impl ExecutableGraph {
     /// Takes what its nodes need, and gives the nanoseconds that one launch takes.
     pub(crate) fn start(&self, driver: &Driver, context: ContextRef) -> Answer<u64> {
-        let nodes = self.nodes.lock();
         let mut work = 0_u64;
-        for node in nodes.iter() {
-            if let Work::Kernel { function, .. } = node.work {
+        for node in &self.nodes {
+            if let Work::Kernel { function } = node.work {
                 let known = driver
                     .objects
                     .functions
@@ -82,7 +80,7 @@ impl ExecutableGraph {
         }
         driver
             .graph_memory
-            .launch(driver, context, &nodes, self.flags)?;
+            .launch(driver, context, &self.nodes, self.flags)?;
         Ok(work)
     }
 }
@@ -95,12 +93,9 @@ impl GraphMemoryByGpu {
 
     /// The allocation and free nodes of a launch, in order.
     fn launch(&self, driver: &Driver, context: ContextRef, nodes: &[Node], flags: u64) -> Answer {
-        let takes = nodes.iter().any(|node| {
-            matches!(
-                node.work,
-                Work::Alloc { .. } | Work::AllocOnHost { .. } | Work::Free { .. }
-            )
-        });
+        let takes = nodes
+            .iter()
+            .any(|node| matches!(node.work, Work::Alloc { .. } | Work::Free { .. }));
         if !takes {
             return Ok(());
         }
@@ -131,13 +126,8 @@ impl GraphMemoryByGpu {
                     driver.count_request(gpu_index, bytes);
                     self.with(gpu_index, |reserve| reserve.used += whole(bytes));
                 }
-                Work::AllocOnHost { address, bytes } => {
-                    let kind = Kind::Host;
-                    driver.heap.add(address, bytes, kind, Some(context));
-                }
                 Work::Free { address } => {
-                    let is_its = |kind| is_graphs(kind) || kind == Kind::Host;
-                    let gone = driver.heap.remove(address, is_its);
+                    let gone = driver.heap.remove(address, is_graphs);
                     let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
                     if let Kind::Graph { gpu_index } = gone.kind {
                         self.record_freed(driver, gpu_index, gone.size);
@@ -227,23 +217,4 @@ fn peaks(nodes: &[Node]) -> BTreeMap<usize, u64> {
         }
     }
     peaks
-}
-
-/// The nodes of a graph with those of the graphs within, in order.
-pub(crate) fn flat(driver: &Driver, graph: &Arc<Graph>) -> Answer<Vec<Node>> {
-    let mut all = Vec::new();
-    for node in copy_of(graph) {
-        if let Work::Child { graph } = node.work {
-            let inner = driver.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
-            all.extend(flat(driver, &inner)?);
-        } else {
-            all.push(node);
-        }
-    }
-    Ok(all)
-}
-
-/// A copy of a graph's nodes, in order.
-pub(crate) fn copy_of(graph: &Arc<Graph>) -> Vec<Node> {
-    graph.0.lock().clone()
 }

@@ -79,6 +79,9 @@ struct AllocationTable {
     next_id: u64,
 }
 
+/// Bytes of a block.
+pub(crate) const BLOCK: u64 = 2 << 20;
+
 /// Larger allocations retain no contents: writes are lost, and they read as zeroes.
 const MOST_CONTENTS: u64 = 64 << 20;
 
@@ -94,17 +97,11 @@ impl Heap {
             return Err(ERROR_INVALID_VALUE);
         }
         let context = context.owner();
-        let (gpu_index, block) = (
-            context.gpu_index,
-            driver.facts(context.gpu_index).block_bytes,
-        );
-        let (base, blocks) = if size <= block / 2 {
-            (
-                context.blocks.lock().take(driver, gpu_index, size, block)?,
-                0,
-            )
+        let gpu_index = context.gpu_index;
+        let (base, blocks) = if size <= BLOCK / 2 {
+            (context.blocks.lock().take(driver, gpu_index, size)?, 0)
         } else {
-            let bytes = size.checked_next_multiple_of(block);
+            let bytes = size.checked_next_multiple_of(BLOCK);
             let bytes = bytes.ok_or(ERROR_OUT_OF_MEMORY)?;
             (allocate_blocks(driver, gpu_index, bytes)?, bytes)
         };

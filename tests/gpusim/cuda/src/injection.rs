@@ -1,58 +1,51 @@
-//! Errors and delays on demand, from the environment, read once for each process:
-//! `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` makes the third call of the first symbol
-//! and every call of the second fail with those codes; `GPUSIM_MISSING` names functions that this
-//! driver does not have; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` makes calls return that many
-//! milliseconds late; with `GPUSIM_HELD=cuGraphLaunch=FILE` the first call waits, as for a full
-//! queue, while `FILE` exists, and creates `FILE.held` first.
+//! Errors and delays on demand, from the environment, each for one symbol and read once for each
+//! process: `GPUSIM_FAULTS=cuLaunchKernel=719` makes its calls fail with that code,
+//! `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` makes them return that many milliseconds late; with
+//! `GPUSIM_HELD=cuGraphLaunch=FILE` the first one waits, as for a full queue, while `FILE` exists, and
+//! creates `FILE.held` first.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use aliquot_gpusim_model::clock;
 
 use crate::wait::pause;
 
-struct InjectedError {
-    symbol: String,
-    /// Which call from now, counted from 1; 0: each.
-    number: u64,
-    code: u32,
-    calls: AtomicU64,
+/// A symbol, and what is asked for it.
+type Request<T> = OnceLock<Option<(String, T)>>;
+
+static FAULT: Request<u32> = OnceLock::new();
+static DELAY: Request<u64> = OnceLock::new();
+static PAUSE: Request<PathBuf> = OnceLock::new();
+
+/// What a variable of the environment asks for `symbol`.
+#[inline]
+fn asked<T: FromStr>(
+    request: &'static Request<T>,
+    variable: &str,
+    symbol: &str,
+) -> Option<&'static T> {
+    let request = request.get_or_init(|| {
+        let text = std::env::var(variable).ok()?;
+        let (symbol, value) = text.split_once('=')?;
+        Some((symbol.to_owned(), value.parse().ok()?))
+    });
+    let (_, value) = request.as_ref().filter(|(name, _)| name == symbol)?;
+    Some(value)
 }
 
-static ERRORS: OnceLock<Vec<InjectedError>> = OnceLock::new();
-static SLOW: OnceLock<Vec<(String, u64)>> = OnceLock::new();
-static PAUSED: OnceLock<Option<(String, String)>> = OnceLock::new();
-static MISSING: OnceLock<Vec<String>> = OnceLock::new();
-
-/// The injected error of this call of `symbol`, if any.
+/// The injected error of a call of `symbol`, if any.
 #[inline]
 pub(crate) fn of_call(symbol: &str) -> Option<u32> {
-    let errors = ERRORS.get_or_init(|| {
-        let text = std::env::var("GPUSIM_FAULTS").unwrap_or_default();
-        text.split(',').filter_map(parse).collect()
-    });
-    if errors.is_empty() {
-        return None;
-    }
-    let mut hits = errors.iter().filter(|error| error.symbol == symbol);
-    hits.find_map(|error| {
-        let call = error.calls.fetch_add(1, Relaxed) + 1;
-        (error.number == 0 || error.number == call).then_some(error.code)
-    })
+    asked(&FAULT, "GPUSIM_FAULTS", symbol).copied()
 }
 
 /// Waits as long as `GPUSIM_SLOW` asks for `symbol`.
 #[inline]
 pub(crate) fn delay(symbol: &str) {
-    let slow = SLOW.get_or_init(|| {
-        let text = std::env::var("GPUSIM_SLOW").unwrap_or_default();
-        let rows = text.split(',').filter_map(|row| row.trim().split_once('='));
-        let rows = rows.filter_map(|(name, time)| Some((name.to_owned(), time.parse().ok()?)));
-        rows.collect()
-    });
-    if let Some((_, milliseconds)) = slow.iter().find(|(name, _)| name == symbol) {
+    if let Some(milliseconds) = asked(&DELAY, "GPUSIM_SLOW", symbol) {
         let end = clock() + milliseconds * 1_000_000;
         while let Some(left) = end.checked_sub(clock()).filter(|left| *left > 0) {
             pause(left);
@@ -63,20 +56,15 @@ pub(crate) fn delay(symbol: &str) {
 /// Blocks the first call of `symbol` while its file exists.
 #[inline]
 pub(crate) fn pause_first_call(symbol: &str) {
-    let paused = PAUSED.get_or_init(|| {
-        let text = std::env::var("GPUSIM_HELD").ok()?;
-        let (symbol, file) = text.split_once('=')?;
-        Some((symbol.to_owned(), file.to_owned()))
-    });
-    if let Some((_, file)) = paused.as_ref().filter(|(name, _)| name == symbol) {
-        wait_for(Path::new(file));
+    if let Some(file) = asked(&PAUSE, "GPUSIM_HELD", symbol) {
+        wait_for(file);
     }
 }
 
 #[cold]
 fn wait_for(file: &Path) {
-    static FIRST: AtomicU64 = AtomicU64::new(0);
-    if FIRST.fetch_add(1, Relaxed) > 0 {
+    static PAUSED: AtomicBool = AtomicBool::new(false);
+    if PAUSED.swap(true, Relaxed) {
         return;
     }
     // A test that waits for it has a deadline of its own.
@@ -84,28 +72,4 @@ fn wait_for(file: &Path) {
     while file.exists() {
         pause(1_000_000);
     }
-}
-
-fn parse(text: &str) -> Option<InjectedError> {
-    let (call, code) = text.trim().split_once('=')?;
-    let (symbol, number) = call.split_once(':').unwrap_or((call, "*"));
-    Some(InjectedError {
-        symbol: symbol.to_owned(),
-        number: if number == "*" {
-            0
-        } else {
-            number.parse().ok()?
-        },
-        code: code.parse().ok()?,
-        calls: AtomicU64::new(0),
-    })
-}
-
-/// Whether `GPUSIM_MISSING` hides the function, by its name without suffix.
-pub(crate) fn is_missing(name: &str) -> bool {
-    let missing = MISSING.get_or_init(|| {
-        let text = std::env::var("GPUSIM_MISSING").unwrap_or_default();
-        text.split(',').map(|name| name.trim().to_owned()).collect()
-    });
-    missing.iter().any(|known| known == name)
 }

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
 use crate::context::ContextRef;
-use crate::driver::{Driver, Facts};
+use crate::driver::Driver;
 use crate::ffi::Answer;
-use crate::heap::Kind;
+use crate::heap::{BLOCK, Kind};
 use crate::objects::new_handle;
 use crate::types::{Device, Handle};
 
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    fn grow(&mut self, driver: &Driver, facts: Facts, bytes: u64) -> Answer {
+    fn grow(&mut self, driver: &Driver, bytes: u64) -> Answer {
         let wanted = (self.used.checked_add(bytes)).ok_or(ERROR_OUT_OF_MEMORY)?;
         if self.most > 0 && wanted > self.most {
             return Err(ERROR_OUT_OF_MEMORY);
@@ -76,7 +76,7 @@ impl Pool {
         let lacking = wanted.saturating_sub(self.reserved);
         if lacking > 0 {
             let whole = lacking.checked_next_multiple_of(CHUNK);
-            let tight = lacking.checked_next_multiple_of(facts.block_bytes);
+            let tight = lacking.checked_next_multiple_of(BLOCK);
             let (whole, tight) = whole.zip(tight).ok_or(ERROR_OUT_OF_MEMORY)?;
             let taken = match self.charge(driver, whole) {
                 Ok(()) => whole,
@@ -99,8 +99,7 @@ impl Pool {
 
     /// Releases what is neither used nor within `keep`.
     fn trim(&mut self, driver: &Driver, keep: u64) {
-        let block = driver.facts(self.gpu_index).block_bytes;
-        let used = self.used.next_multiple_of(block).min(self.reserved);
+        let used = self.used.next_multiple_of(BLOCK).min(self.reserved);
         let left = keep.min(self.reserved).max(used);
         if !self.on_host && !self.managed {
             driver.release(self.gpu_index, self.reserved - left);
@@ -212,7 +211,7 @@ impl Pools {
             .checked_next_multiple_of(PART)
             .ok_or(ERROR_OUT_OF_MEMORY)?;
         let (gpu_index, managed) = self.with(handle, |pool| {
-            pool.grow(driver, driver.facts(pool.gpu_index), bytes)?;
+            pool.grow(driver, bytes)?;
             Ok((pool.gpu_index, pool.managed))
         })?;
         let base = driver

@@ -68,12 +68,12 @@ impl Residency {
             moved += wanted;
             for page in batch {
                 if let Some(before) = pages.gpu_of_page.insert(page, gpu_index) {
-                    let evicted = driver.release_managed(before, PAGE);
+                    let evicted = driver.member().release_managed(before, PAGE);
                     pages.record_evicted(before, evicted);
                 }
                 pages.ages.entry(gpu_index).or_default().push_back(page);
             }
-            pages.record_evicted(gpu_index, driver.release_managed(gpu_index, 0));
+            pages.record_evicted(gpu_index, driver.member().release_managed(gpu_index, 0));
         }
         moved
     }
@@ -101,7 +101,8 @@ impl Residency {
         self.drop_pages(driver, all.0, all.1);
         let mut pages = self.0.lock();
         let gone = pages.on_host.extract_if(all.0..all.1, |_, _| true);
-        gone.for_each(|(_, gpu_index)| driver.remove_host_bytes(gpu_index, PAGE));
+        let member = driver.member();
+        gone.for_each(|(_, gpu_index)| member.remove_host_bytes(gpu_index, PAGE));
     }
 
     /// Removes pages from their GPUs; returns them.
@@ -111,7 +112,7 @@ impl Residency {
         let gone = pages.gpu_of_page.extract_if(first..end, |_, _| true);
         let gone: Vec<(Page, usize)> = gone.collect();
         for (_, gpu_index) in &gone {
-            let evicted = driver.release_managed(*gpu_index, PAGE);
+            let evicted = driver.member().release_managed(*gpu_index, PAGE);
             pages.record_evicted(*gpu_index, evicted);
         }
         gone
@@ -123,21 +124,21 @@ impl Pages {
     fn record_all_evictions(&mut self, driver: &Driver) {
         let gpu_indexes: Vec<usize> = self.ages.keys().copied().collect();
         for gpu_index in gpu_indexes {
-            self.record_evicted(gpu_index, driver.release_managed(gpu_index, 0));
+            self.record_evicted(gpu_index, driver.member().release_managed(gpu_index, 0));
         }
     }
 
     /// A page left the host.
     fn record_off_host(&mut self, driver: &Driver, page: &Page) {
         if let Some(gpu_index) = self.on_host.remove(page) {
-            driver.remove_host_bytes(gpu_index, PAGE);
+            driver.member().remove_host_bytes(gpu_index, PAGE);
         }
     }
 
     /// A page used by a GPU is on the host, and counted there once.
     fn record_on_host(&mut self, driver: &Driver, page: Page, gpu_index: usize) {
         if self.on_host.insert(page, gpu_index).is_none() {
-            driver.add_host_bytes(gpu_index, PAGE);
+            driver.member().add_host_bytes(gpu_index, PAGE);
         }
     }
 

@@ -34,28 +34,6 @@ pub(crate) struct Array3dDescriptor {
     pub(crate) flags: u32,
 }
 
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Copy2d {
-    pub(crate) src_x: usize,
-    pub(crate) src_y: usize,
-    pub(crate) src_type: u32,
-    pub(crate) src_host: *const c_void,
-    pub(crate) src_device: DevicePointer,
-    pub(crate) src_array: Handle,
-    pub(crate) src_pitch: usize,
-    pub(crate) dst_x: usize,
-    pub(crate) dst_y: usize,
-    pub(crate) dst_type: u32,
-    pub(crate) dst_host: *mut c_void,
-    pub(crate) dst_device: DevicePointer,
-    pub(crate) dst_array: Handle,
-    pub(crate) dst_pitch: usize,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-}
-
 /// `CUctxCreateParams` is only ever null or passed through.
 pub(crate) type ContextParameters = c_void;
 
@@ -143,27 +121,6 @@ pub(crate) struct LaunchConfiguration {
     pub(crate) attribute_count: u32,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS`, up to where its versions differ.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelNodeParameters {
-    pub(crate) function: Handle,
-    /// Grid and block.
-    pub(crate) shape: [u32; 6],
-    pub(crate) shared: u32,
-    pub(crate) parameters: u64,
-    pub(crate) extra: u64,
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS_v2`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelNodeParametersV2 {
-    pub(crate) first: KernelNodeParameters,
-    pub(crate) kernel: Handle,
-    pub(crate) context: Handle,
-}
-
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -199,14 +156,4 @@ pub(crate) struct ArrayMapping {
 pub(crate) struct InstantiateParameters {
     pub(crate) flags: u64,
     pub(crate) stream: Handle,
-}
-
-/// `CUgraphNodeParams` of a graph within.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ChildNodeParameters {
-    pub(crate) kind: u32,
-    reserved: [u32; 3],
-    pub(crate) graph: Handle,
-    pub(crate) ownership: u32,
 }

@@ -108,11 +108,7 @@ impl Vmm {
     /// A new descriptor of physical memory, for another process.
     pub(crate) fn export(&self, driver: &Driver, handle: Handle) -> Answer<File> {
         let mut state = self.0.lock();
-        let physical = state
-            .physical
-            .get_mut(&handle)
-            .filter(|one| one.handles > 0);
-        let physical = physical.ok_or(ERROR_INVALID_VALUE)?;
+        let physical = state.with_handle(handle)?;
         if physical.properties.handle_types & FILE == 0 {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -159,9 +155,7 @@ impl Vmm {
     /// Maps memory to a part of an array.
     pub(crate) fn map_array(&self, array: Handle, handle: Handle) -> Answer {
         let mut state = self.0.lock();
-        let physical = state.physical.get_mut(&handle);
-        let physical = physical.filter(|one| one.handles > 0);
-        physical.ok_or(ERROR_INVALID_VALUE)?.mappings += 1;
+        state.with_handle(handle)?.mappings += 1;
         state.in_arrays.entry(array).or_default().push(handle);
         Ok(())
     }
@@ -200,19 +194,14 @@ impl Vmm {
 
     /// With which properties it was created.
     pub(crate) fn properties(&self, handle: Handle) -> Answer<AllocationProperties> {
-        let state = self.0.lock();
-        let physical = state.physical.get(&handle).filter(|one| one.handles > 0);
-        Ok(physical.ok_or(ERROR_INVALID_VALUE)?.properties)
+        let mut state = self.0.lock();
+        Ok(state.with_handle(handle)?.properties)
     }
 
     /// Drops one handle.
     pub(crate) fn release(&self, driver: &Driver, handle: Handle) -> Answer {
         let mut state = self.0.lock();
-        let physical = state
-            .physical
-            .get_mut(&handle)
-            .filter(|one| one.handles > 0);
-        physical.ok_or(ERROR_INVALID_VALUE)?.handles -= 1;
+        state.with_handle(handle)?.handles -= 1;
         state.settle(driver, handle);
         Ok(())
     }
@@ -238,11 +227,7 @@ impl Vmm {
         let inside = reserved.is_some_and(|(base, (length, _))| end <= base + length);
         let before = state.mapped.range(..end).next_back();
         let taken = before.is_some_and(|(base, mapping)| base + mapping.size > address);
-        let physical = state
-            .physical
-            .get_mut(&handle)
-            .filter(|one| one.handles > 0);
-        let physical = physical.ok_or(ERROR_INVALID_VALUE)?;
+        let physical = state.with_handle(handle)?;
         if !inside || taken || size != physical.size || !address.is_multiple_of(GRANULARITY) {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -296,6 +281,13 @@ impl Vmm {
 }
 
 impl State {
+    /// The physical memory of a handle that is not released.
+    fn with_handle(&mut self, handle: Handle) -> Answer<&mut PhysicalMemory> {
+        let physical = self.physical.get_mut(&handle);
+        let physical = physical.filter(|one| one.handles > 0);
+        physical.ok_or(ERROR_INVALID_VALUE)
+    }
+
     /// The mapping in which an address lies.
     fn at(&self, address: u64) -> Option<(u64, &Mapping)> {
         let (base, mapping) = self.mapped.range(..=address).next_back()?;

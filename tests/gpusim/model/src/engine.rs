@@ -12,6 +12,8 @@ use crate::shared::{BUCKET, BUCKETS, GpuRecord, QUEUE, UsageCounters, WorkItem};
 
 /// Most works of one process that run at the same time.
 pub const CONCURRENT: usize = 4;
+/// Nanoseconds of a time slice.
+const SLICE: u64 = 2_000_000;
 
 /// The queue is full; the caller waits and tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl TimeSlicing {
     #[must_use]
     pub fn of(gpu: &Gpu) -> Self {
         Self {
-            slice: u64::from(gpu.slice_us) * 1000,
+            slice: SLICE,
             switch: u64::from(gpu.switch_us) * 1000,
         }
     }

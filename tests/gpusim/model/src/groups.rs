@@ -5,16 +5,14 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::member::Member;
+use crate::mig::hash;
 use crate::pids;
 use crate::shared::{GpuRecord, Group, Slot};
 
 /// The number of a group by its name.
 #[must_use]
 pub fn group_of(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash | 1
+    hash(name) | 1
 }
 
 /// This process's group.

@@ -79,20 +79,6 @@ fn entries(record: &GpuRecord) -> impl Iterator<Item = &MemoryLimitRecord> {
     record.memory_limits[..most.min(MAX_MEMORY_LIMITS)].iter()
 }
 
-/// How many bytes each cgroup gives up so that `needed` come together: those furthest above their
-/// soft limits first, and none below it; `None`: they have not that much.
-fn evictions(limits: &[CgroupMemoryLimit], needed: u64) -> Option<Vec<u64>> {
-    let excess = |i: &usize| limits[*i].used.saturating_sub(limits[*i].soft);
-    let mut order: Vec<usize> = (0..limits.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(excess(i)));
-    let (mut given, mut left) = (vec![0; limits.len()], needed);
-    for i in order {
-        given[i] = excess(&i).min(left);
-        left -= given[i];
-    }
-    (left == 0).then_some(given)
-}
-
 impl MemoryLimitRecord {
     fn is_of(&self, cgroup: u64) -> bool {
         let own = [self.name.load(Relaxed), self.folder.load(Relaxed)];
@@ -172,7 +158,7 @@ impl Member {
         &self,
         gpu_index: usize,
         record: &GpuRecord,
-        (needed, bytes): (u64, u64),
+        (mut needed, bytes): (u64, u64),
     ) -> Result<(), GpuOutOfMemory> {
         let own = self.shared().slots[self.slot()].cgroup.load(Relaxed);
         let is_guaranteed =
@@ -186,12 +172,17 @@ impl Member {
         let in_use =
             |entry: &&MemoryLimitRecord| entry.name.load(Relaxed) != 0 && !entry.is_of(own);
         let others: Vec<&MemoryLimitRecord> = entries(record).filter(in_use).collect();
-        let limits: Vec<CgroupMemoryLimit> = others
-            .iter()
-            .map(|entry| self.limit(gpu_index, entry))
-            .collect();
-        let given = evictions(&limits, needed).ok_or(GpuOutOfMemory)?;
-        for (entry, mut left) in others.into_iter().zip(given) {
+        let above_soft = |entry: &&MemoryLimitRecord| {
+            let limit = self.limit(gpu_index, entry);
+            limit.used.saturating_sub(limit.soft)
+        };
+        let excess: Vec<u64> = others.iter().map(above_soft).collect();
+        if excess.iter().sum::<u64>() < needed {
+            return Err(GpuOutOfMemory);
+        }
+        for (entry, excess) in others.into_iter().zip(excess) {
+            let mut left = excess.min(needed);
+            needed -= left;
             for (_, slot) in self.shared().claimed() {
                 if !entry.is_of(slot.cgroup.load(Relaxed)) {
                     continue;

@@ -61,21 +61,3 @@ fn evicts_every_byte_of_tenant_without_soft_limit() {
     assert!(take(&members[0], 60) && take(&members[1], 100));
     assert_eq!(used(&members), [0, 100]);
 }
-
-#[test]
-fn takes_most_from_cgroup_furthest_above_soft_limit() {
-    let limit = |soft, used| CgroupMemoryLimit {
-        soft,
-        hard: 100,
-        used,
-    };
-    let check = |needed, expected: Option<[u64; 3]>| {
-        let limits = [limit(10, 20), limit(50, 40), limit(0, 30)];
-        let given = evictions(&limits, needed);
-        assert_eq!(given, expected.map(Vec::from), "{needed}");
-    };
-    check(0, Some([0, 0, 0]));
-    check(25, Some([0, 0, 25]));
-    check(40, Some([10, 0, 30]));
-    check(41, None);
-}

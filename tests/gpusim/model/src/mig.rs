@@ -69,6 +69,12 @@ impl MigDevice {
     pub fn uuid(&self, machine: &Machine) -> String {
         machine.gpus[self.gpu_index].mig_uuid(&self.compute)
     }
+
+    /// Its part of the streaming multiprocessors of its GPU instance.
+    #[must_use]
+    pub fn multiprocessors(&self) -> u32 {
+        self.gpu.sms * self.compute.slices / self.gpu.slices.max(1)
+    }
 }
 
 impl Machine {

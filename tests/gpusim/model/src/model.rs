@@ -47,8 +47,6 @@ pub const PROCESS_UTILISATION_NOT_SUPPORTED: u32 = 2;
 pub struct Machine {
     /// Driver version, zero-padded text; empty while no driver is loaded.
     pub driver: [u8; 80],
-    /// NVML version, zero-padded text.
-    pub nvml: [u8; 80],
     /// CUDA version as NVML gives it: 1000 × major + 10 × minor.
     pub cuda: u32,
     /// How many of `gpus` exist.
@@ -142,10 +140,6 @@ pub struct Gpu {
     pub clock_swing: u32,
     /// Parts per million by which the GPU's own clock, which times events, is fast.
     pub clock_ppm: i32,
-    /// Microseconds of a process's time slice when several have work.
-    pub slice_us: u32,
-    /// Milliseconds of a utilisation sample.
-    pub sample_ms: u32,
     /// Microseconds in which nobody's work runs when the GPU changes from one tenant to another.
     pub switch_us: u32,
     /// Microseconds from the work before an event, or from its record on an idle stream, until the
@@ -170,17 +164,10 @@ pub struct Gpu {
     pub imported_twice: u32,
     /// GiB that fills and copies move within the GPU in a second; 0: they take no time.
     pub copy_gib_per_second: u64,
-    /// Bytes of the blocks in which CUDA memory is taken from the GPU; small allocations share
-    /// them.
-    pub block_bytes: u64,
     /// Device-node number (`/dev/nvidia<minor>`).
     pub minor: u32,
-    /// PCI domain.
-    pub pci_domain: u32,
-    /// PCI bus.
+    /// PCI bus; domain and device are 0.
     pub pci_bus: u32,
-    /// PCI device.
-    pub pci_device: u32,
     /// PCI device id, the vendor in the low half.
     pub pci_device_id: u32,
     /// `nvmlDeviceArchitecture_t`.
@@ -246,6 +233,37 @@ impl Machine {
         let count = usize::try_from(self.gpu_count).unwrap_or(MAX_GPUS);
         &self.gpus[..count.min(MAX_GPUS)]
     }
+
+    /// The GPUs in the order of a process's device ordinals: of those that it is `given` those that
+    /// it has `chosen` by `CUDA_VISIBLE_DEVICES`. Each list ends at the first entry that names no
+    /// GPU, as CUDA has it.
+    #[must_use]
+    pub fn visible_gpus(&self, given: Option<&str>, chosen: Option<&str>) -> Vec<usize> {
+        let pick = |from: &[usize], list: &str| -> Vec<usize> {
+            let names = list.split(',').map(str::trim);
+            let found = names.map_while(|name| match name.parse::<usize>() {
+                Ok(index) => from.get(index).copied(),
+                Err(_) if name.starts_with("GPU-") => from
+                    .iter()
+                    .copied()
+                    .find(|gpu_index| text(&self.gpus[*gpu_index].uuid).starts_with(name)),
+                Err(_) => {
+                    let gpu_index = self.instance(name)?.gpu_index;
+                    from.contains(&gpu_index).then_some(gpu_index)
+                }
+            });
+            found.collect()
+        };
+        let all: Vec<usize> = (0..self.existing_gpus().len()).collect();
+        let allowed = match given {
+            None | Some("all" | "") => all,
+            Some(list) => pick(&all, list),
+        };
+        match chosen {
+            None => allowed,
+            Some(list) => pick(&allowed, list),
+        }
+    }
 }
 
 impl Gpu {
@@ -274,10 +292,7 @@ impl Gpu {
     /// PCI bus id in NVML's long form.
     #[must_use]
     pub fn bus_id(&self) -> String {
-        format!(
-            "{:08X}:{:02X}:{:02X}.0",
-            self.pci_domain, self.pci_bus, self.pci_device
-        )
+        format!("00000000:{:02X}:00.0", self.pci_bus)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::memory_limits::{MAX_MEMORY_LIMITS, MemoryLimitRecord};
 use crate::model::MAX_GPUS;
-use crate::state::StateError;
+use crate::state::{StateError, replace};
 
 /// Most processes at once.
 pub const MAX_SLOTS: usize = 1024;
@@ -180,25 +180,11 @@ pub fn path_of(state: &Path) -> PathBuf {
 
 /// Creates the file, empty, atomically.
 pub(crate) fn create(state: &Path) -> Result<(), StateError> {
-    use std::io::Write as _;
-    use std::os::unix::fs::PermissionsExt as _;
-    let path = path_of(state);
-    let folder = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let write = || -> std::io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(&MAGIC.to_ne_bytes())?;
-        file.write_all(&VERSION.to_ne_bytes())?;
-        file.as_file().set_len(size_of::<SharedUsage>() as u64)?;
-        // Every CUDA process writes it: it stands in for the kernel's part of the driver.
-        let everyone = std::fs::Permissions::from_mode(0o666);
-        file.as_file().set_permissions(everyone)?;
-        file.persist(&path)?;
-        Ok(())
-    };
-    write().map_err(|source| StateError::Create { path, source })
+    // Every CUDA process writes it: it stands in for the kernel's part of the driver.
+    let everyone = 0o666;
+    let contents: [&[u8]; 2] = [&MAGIC.to_ne_bytes(), &VERSION.to_ne_bytes()];
+    let length = size_of::<SharedUsage>();
+    replace(&path_of(state), &contents, (length, everyone))
 }
 
 /// The mapped file; never unmapped, like a driver's memory.

@@ -7,7 +7,7 @@
 //! the copy if the generation has not moved meanwhile (its slot is first reused for g + 2).
 //! The generation is also a futex: whoever waits for events sleeps on it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Permissions};
 use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::PermissionsExt as _;
@@ -105,10 +105,7 @@ pub struct State {
 impl State {
     /// Opens and checks a state file.
     pub fn open(path: &Path) -> Result<Self, StateError> {
-        let file = File::open(path).map_err(|source| StateError::Open {
-            path: path.to_owned(),
-            source,
-        })?;
+        let file = shared::open(path, false)?;
         check_header(path, &file)?;
         // SAFETY: state files are never truncated (they are replaced by rename), and every access
         // to the mapping goes through atomics.
@@ -176,9 +173,9 @@ impl State {
     }
 }
 
-/// Creates a state file atomically (written beside, then renamed), and what belongs to it: the empty
-/// file of usage counters (`shared`) and the driver's files of `/proc` (`device_nodes`). Processes that have an older file of this name
-/// open see the old machine until they initialise NVML again.
+/// Creates a state file atomically, and what belongs to it: the empty file of usage counters
+/// (`shared`) and the driver's files of `/proc` (`device_nodes`). Processes that have an older file
+/// of this name open see the old machine until they initialise NVML again.
 pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
     shared::create(path)?;
     let header = Header {
@@ -187,18 +184,33 @@ pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
         machine_size: size_of::<Machine>() as u64,
         ..Header::zeroed()
     };
+    let listed = Listing::of(machine).create(path);
+    listed.map_err(|source| StateError::List {
+        path: path.to_owned(),
+        source,
+    })?;
+    let contents = [bytemuck::bytes_of(&header), bytemuck::bytes_of(machine)];
+    replace(path, &contents, (FILE_SIZE, 0o644))
+}
+
+/// Creates a file of this length and mode, written beside and then renamed.
+pub(crate) fn replace(
+    path: &Path,
+    contents: &[&[u8]],
+    (length, mode): (usize, u32),
+) -> Result<(), StateError> {
     let folder = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let write = || -> std::io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(bytemuck::bytes_of(&header))?;
-        file.write_all(bytemuck::bytes_of(machine))?;
-        file.as_file().set_len(FILE_SIZE as u64)?;
-        let readable = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(readable)?;
-        Listing::of(machine).create(path)?;
+        for part in contents {
+            file.write_all(part)?;
+        }
+        file.as_file().set_len(length as u64)?;
+        let mode = Permissions::from_mode(mode);
+        file.as_file().set_permissions(mode)?;
         file.persist(path)?;
         Ok(())
     };
@@ -215,14 +227,7 @@ pub fn update<T, E: From<StateError>>(
 ) -> Result<T, E> {
     // Opened for every change: a file lock belongs to the open file, so threads and forked
     // children would share the lock of an open file.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|source| StateError::Open {
-            path: path.to_owned(),
-            source,
-        })?;
+    let file = shared::open(path, true)?;
     check_header(path, &file)?;
     let unmapped = |source| StateError::Map {
         path: path.to_owned(),

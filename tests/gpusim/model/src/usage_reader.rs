@@ -136,7 +136,7 @@ impl UsageReader {
         let shared = self.map.get();
         let sequence = &shared.gpus[gpu_index].sequence;
         let end = clock().saturating_add(PATIENCE);
-        while clock() < end {
+        loop {
             let before = sequence.load(Acquire);
             let found = shared
                 .claimed()
@@ -144,16 +144,13 @@ impl UsageReader {
             let holds = |usage: &ProcessUsage| usage.contexts > 0 || usage.used > 0;
             let found: Vec<_> = found.filter(|(_, usage)| holds(usage)).collect();
             fence(Acquire);
-            if before.is_multiple_of(2) && sequence.load(Relaxed) == before {
+            let is_whole = before.is_multiple_of(2) && sequence.load(Relaxed) == before;
+            // Where the last writer died half-way, the record no longer changes.
+            if is_whole || clock() >= end {
                 return found;
             }
             std::thread::yield_now();
         }
-        // The last writer died half-way: the record no longer changes.
-        let found = shared
-            .claimed()
-            .map(|(number, slot)| (number, read((number, slot), gpu_index)));
-        found.filter(|(_, usage)| usage.used > 0).collect()
     }
 }
 

@@ -50,19 +50,17 @@ calls! {
 }
 
 pub(super) fn pci_info(gpu: &Gpu) -> nvmlPciInfo_t {
-    let place = (gpu.pci_domain, gpu.pci_bus, gpu.pci_device);
-    pci_place(place, gpu.pci_device_id)
+    pci_place(gpu.pci_bus, gpu.pci_device_id)
 }
 
-pub(super) fn pci_place((domain, bus, device): (u32, u32, u32), device_id: u32) -> nvmlPciInfo_t {
-    let legacy: [c_char; 16] = text_field(&format!("{domain:04X}:{bus:02X}:{device:02X}.0"));
+pub(super) fn pci_place(bus: u32, device_id: u32) -> nvmlPciInfo_t {
     nvmlPciInfo_t {
-        busIdLegacy: legacy,
-        domain,
+        busIdLegacy: text_field(&format!("0000:{bus:02X}:00.0")),
+        domain: 0,
         bus,
-        device,
+        device: 0,
         pciDeviceId: device_id,
         pciSubSystemId: device_id,
-        busId: text_field(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+        busId: text_field(&format!("00000000:{bus:02X}:00.0")),
     }
 }

@@ -75,11 +75,5 @@ fn has_bus_id(gpu: &Gpu, given: &str) -> bool {
     let number = |text: &str| u32::from_str_radix(text, 16).ok();
     let place = given.strip_suffix(".0").unwrap_or(given);
     let parts: Option<Vec<u32>> = place.split(':').map(number).collect();
-    match parts.as_deref() {
-        Some([domain, bus, device]) => {
-            (*domain, *bus, *device) == (gpu.pci_domain, gpu.pci_bus, gpu.pci_device)
-        }
-        Some([bus, device]) => (0, *bus, *device) == (gpu.pci_domain, gpu.pci_bus, gpu.pci_device),
-        _ => false,
-    }
+    matches!(parts.as_deref(), Some([0, bus, 0] | [bus, 0]) if *bus == gpu.pci_bus)
 }

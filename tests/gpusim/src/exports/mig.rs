@@ -106,7 +106,7 @@ calls! {
         let profile = instances::enabled_profile(&gpu, found.gpu.profile).map_err(code)?;
         let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
         attributes.put(nvmlDeviceAttributes_t {
-            multiprocessorCount: found.gpu.sms * found.compute.slices / found.gpu.slices.max(1),
+            multiprocessorCount: found.multiprocessors(),
             sharedCopyEngineCount: copy,
             sharedDecoderCount: decoder,
             sharedEncoderCount: encoder,

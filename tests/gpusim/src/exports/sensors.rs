@@ -1,6 +1,6 @@
 //! A GPU's sensors: utilisation, temperature, power, clocks.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -11,15 +11,12 @@ use super::{calls, getters};
 use crate::ffi::{Answer, Out};
 use crate::library;
 
-const SAMPLING_PERIOD_US: c_uint = 167_000;
-
 getters! {
     nvmlDeviceGetUtilizationRates: nvmlUtilization_t = |gpu| Ok(nvmlUtilization_t {
         gpu: gpu.utilisation,
         memory: 0,
     });
     nvmlDeviceGetPowerUsage: c_uint = |gpu| Ok(gpu.power);
-    nvmlDeviceGetTotalEnergyConsumption: c_ulonglong = |_| Ok(0);
 }
 
 calls! {
@@ -50,14 +47,6 @@ calls! {
 
     nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, clock: c_uint, mhz: Out<c_uint>) {
         put_clock(library::gpu(device)?.max_clocks, clock, &mhz)
-    }
-
-    nvmlDeviceGetEncoderUtilization | nvmlDeviceGetDecoderUtilization(
-        device: nvmlDevice_t, percent: Out<c_uint>, period: Out<c_uint>,
-    ) {
-        library::gpu(device)?;
-        percent.put(0)?;
-        period.put(SAMPLING_PERIOD_US)
     }
 }
 

@@ -20,7 +20,8 @@ calls! {
     }
 
     nvmlSystemGetNVMLVersion(version: Out<c_char>, length: c_uint) {
-        put_text(&version, length, text(&library::machine()?.nvml))
+        let nvml = format!("13.{}", text(&library::machine()?.driver));
+        put_text(&version, length, &nvml)
     }
 
     nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) {

@@ -48,7 +48,7 @@ calls! {
         device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>,
     ) {
         pci.put(match connected(device, link)? {
-            LINK_SWITCH => pci_place((0, 0xC1 + link % 6, 0), NVSWITCH_ID),
+            LINK_SWITCH => pci_place(0xC1 + link % 6, NVSWITCH_ID),
             peer => {
                 let peer = usize::try_from(peer - 1).map_err(|_| UNKNOWN)?;
                 pci_info(

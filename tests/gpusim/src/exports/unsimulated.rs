@@ -35,11 +35,13 @@ unsimulated! {
     nvmlDeviceGetCpuAffinity nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus
     nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth
     nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetCurrentClocksEventReasons
-    nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetDefaultApplicationsClock
+    nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetDecoderUtilization
+    nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDisplayActive
     nvmlDeviceGetDisplayMode nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel
     nvmlDeviceGetDriverModel_v2 nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEccMode
     nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderStats
+    nvmlDeviceGetEncoderUtilization
     nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats
     nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM
     nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
@@ -79,6 +81,7 @@ unsimulated! {
     nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedPerformanceStates
     nvmlDeviceGetSupportedVgpus nvmlDeviceGetTargetFanSpeed nvmlDeviceGetTemperatureThreshold
     nvmlDeviceGetThermalSettings nvmlDeviceGetTopologyNearestGpus nvmlDeviceGetTotalEccErrors
+    nvmlDeviceGetTotalEnergyConsumption
     nvmlDeviceGetUnrepairableMemoryFlag_v1 nvmlDeviceGetVbiosVersion
     nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuHeterogeneousMode
     nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata

@@ -60,93 +60,23 @@ const FOUR_GRAPHICS: [Shape; 7] = [
 /// without `+me`: one slice, (one with double memory,) two, (three,) four, all.
 type Sizes = &'static [(u32, u64, u32)];
 
-const MODELS: [(&str, Sizes); 9] = [
-    (
-        "NVIDIA A100-SXM4-40GB",
-        &[
-            (5, 4864, 14),
-            (10, 9856, 14),
-            (10, 9856, 28),
-            (20, 19_968, 42),
-            (20, 19_968, 56),
-            (40, 40_192, 98),
-        ],
-    ),
-    (
-        "NVIDIA A100-SXM4-80GB",
-        &[
-            (10, 9856, 14),
-            (20, 19_968, 14),
-            (20, 19_968, 28),
-            (40, 40_192, 42),
-            (40, 40_192, 56),
-            (80, 80_384, 98),
-        ],
-    ),
-    (
-        "NVIDIA A100 80GB PCIe",
-        &[
-            (10, 9856, 14),
-            (20, 19_968, 14),
-            (20, 19_968, 28),
-            (40, 40_192, 42),
-            (40, 40_192, 56),
-            (80, 80_384, 98),
-        ],
-    ),
-    (
-        "NVIDIA H100 80GB HBM3",
-        &[
-            (10, 9984, 16),
-            (20, 20_096, 26),
-            (20, 20_096, 32),
-            (40, 40_448, 60),
-            (40, 40_448, 64),
-            (80, 81_152, 132),
-        ],
-    ),
-    (
-        "NVIDIA H100 NVL",
-        &[
-            (12, 10_880, 16),
-            (24, 22_016, 26),
-            (24, 22_016, 32),
-            (47, 47_232, 60),
-            (47, 47_232, 64),
-            (94, 95_232, 132),
-        ],
-    ),
-    (
-        "NVIDIA H200",
-        &[
-            (18, 16_384, 16),
-            (35, 33_280, 26),
-            (35, 33_280, 32),
-            (71, 71_424, 60),
-            (71, 71_424, 64),
-            (141, 142_848, 132),
-        ],
-    ),
-    (
-        "NVIDIA B200",
-        &[
-            (23, 22_016, 18),
-            (45, 45_056, 30),
-            (45, 45_056, 36),
-            (90, 90_624, 70),
-            (90, 90_624, 74),
-            (180, 182_272, 148),
-        ],
-    ),
-    (
-        "NVIDIA A30",
-        &[(6, 5952, 14), (12, 11_968, 28), (24, 24_000, 56)],
-    ),
-    (
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-        &[(24, 24_064, 46), (48, 48_384, 94), (96, 97_152, 188)],
-    ),
-];
+macro_rules! sizes {
+    ($($model:literal: $($gb:literal $mib:literal $multiprocessors:literal),+;)*) => {
+        const MODELS: &[(&str, Sizes)] = &[$(($model, &[$(($gb, $mib, $multiprocessors)),+])),*];
+    };
+}
+
+sizes! {
+    "NVIDIA A100-SXM4-40GB": 5 4864 14, 10 9856 14, 10 9856 28, 20 19_968 42, 20 19_968 56, 40 40_192 98;
+    "NVIDIA A100-SXM4-80GB": 10 9856 14, 20 19_968 14, 20 19_968 28, 40 40_192 42, 40 40_192 56, 80 80_384 98;
+    "NVIDIA A100 80GB PCIe": 10 9856 14, 20 19_968 14, 20 19_968 28, 40 40_192 42, 40 40_192 56, 80 80_384 98;
+    "NVIDIA H100 80GB HBM3": 10 9984 16, 20 20_096 26, 20 20_096 32, 40 40_448 60, 40 40_448 64, 80 81_152 132;
+    "NVIDIA H100 NVL": 12 10_880 16, 24 22_016 26, 24 22_016 32, 47 47_232 60, 47 47_232 64, 94 95_232 132;
+    "NVIDIA H200": 18 16_384 16, 35 33_280 26, 35 33_280 32, 71 71_424 60, 71 71_424 64, 141 142_848 132;
+    "NVIDIA B200": 23 22_016 18, 45 45_056 30, 45 45_056 36, 90 90_624 70, 90 90_624 74, 180 182_272 148;
+    "NVIDIA A30": 6 5952 14, 12 11_968 28, 24 24_000 56;
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": 24 24_064 46, 48 48_384 94, 96 97_152 188;
+}
 
 /// What this model can be partitioned into; nothing where it has no MIG.
 #[must_use]
@@ -201,46 +131,4 @@ fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
 #[must_use]
 pub fn slices_of(profiles: &[Profile]) -> u32 {
     profiles.iter().map(|one| one.slices).max().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::catalog;
-
-    #[test]
-    fn every_mig_model_has_the_profiles_of_the_planning_table() {
-        for model in catalog::MODELS.iter().filter(|model| model.mig) {
-            let found = of(model.name);
-            let known = aliquot_core::mig::table::geometry(model.name).unwrap();
-            let shape = |name: &str, slices: u32, size: u32, starts: &[u32], most: u32| {
-                format!("{name} {slices} {size} {starts:?} {most}")
-            };
-            let ours: Vec<_> = found
-                .iter()
-                .map(|one| shape(&one.name, one.slices, one.size, one.starts, one.most))
-                .collect();
-            let theirs: Vec<_> = known
-                .profiles()
-                .iter()
-                .map(|one| {
-                    let starts: Vec<u32> = one.starts.iter().copied().map(u32::from).collect();
-                    shape(
-                        &one.name,
-                        one.compute.into(),
-                        one.size.into(),
-                        &starts,
-                        one.most.into(),
-                    )
-                })
-                .collect();
-            assert_eq!(ours, theirs, "{}", model.name);
-            assert!(
-                found.iter().all(|one| one.memory < model.memory),
-                "{}",
-                model.name
-            );
-        }
-        assert!(of("Tesla T4").is_empty());
-    }
 }

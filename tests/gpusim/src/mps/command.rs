@@ -4,7 +4,7 @@
 const MIB: u64 = 1 << 20;
 
 /// A parsed command.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) enum Command {
     Servers,
     Status(u32),
@@ -89,42 +89,4 @@ fn size(text: &str) -> Option<u64> {
         None => (text.strip_suffix('M')?, MIB),
     };
     number.parse::<u64>().ok()?.checked_mul(each)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_control_commands_like_the_real_daemon() {
-        let check = |line: &str, expected: Result<Command, &str>| {
-            assert_eq!(parse(line), expected.map_err(str::to_owned), "{line}");
-        };
-        let limit = |bytes| Ok(Command::SetDefaultLimit { device: 0, bytes });
-        check("get_server_list", Ok(Command::Servers));
-        check("start_server -uid 1000", Ok(Command::Start { uid: 1000 }));
-        check(
-            "set_default_device_pinned_mem_limit 0 10240M",
-            limit(10 << 30),
-        );
-        check("set_default_device_pinned_mem_limit 0 10G", limit(10 << 30));
-        check(
-            "set_default_device_pinned_mem_limit 0 10GB",
-            Err("Invalid memory limit 10GB"),
-        );
-        check(
-            "set_default_device_pinned_mem_limit GPU-a 1G",
-            Err("Invalid arguments for command set_default_device_pinned_mem_limit"),
-        );
-        check(
-            "set_default_active_thread_percentage 12.5",
-            Ok(Command::SetDefaultPercent(12.5)),
-        );
-        check(
-            "set_default_active_thread_percentage 101",
-            Err("Thread percentage must be in the range (0, 100]"),
-        );
-        check("quit -t 5", Ok(Command::Quit { seconds: Some(5) }));
-        check("dance", Err("Unknown command: dance"));
-    }
 }

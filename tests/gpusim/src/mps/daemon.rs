@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 
 use super::command::{self, Command};
 use super::server::TERMS;
-use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, log, peer};
+use super::{
+    CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, log, peer,
+};
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
@@ -144,15 +146,12 @@ impl Daemon {
             // Another call may have stopped it.
             let _ = self.end(id);
         };
-        let limits = state.limits.iter();
-        let limits: Vec<String> = limits
-            .map(|(device, bytes)| format!("{device}={bytes}"))
-            .collect();
+        let terms = format!("{} {}", state.percent, limit_list(&state.limits));
         let log = self.folders.log.join("server.log");
         let log = File::options().create(true).append(true).open(log);
         // As the real daemon finds it: on its PATH, wherever it itself is.
         let mut server = Process::new("nvidia-cuda-mps-server")
-            .env(TERMS, format!("{} {}", state.percent, limits.join(",")))
+            .env(TERMS, terms)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))

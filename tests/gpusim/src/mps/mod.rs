@@ -7,6 +7,7 @@ mod daemon;
 mod log;
 pub mod server;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,12 @@ impl Directories {
     fn server(&self, pid: u32) -> PathBuf {
         self.pipe.join(format!("server_{pid}"))
     }
+}
+
+/// Bytes by device ordinal, as a server gets them and its clients: `0=1024,1=512`.
+fn limit_list(limits: &BTreeMap<u32, u64>) -> String {
+    let pair = |(device, bytes): (&u32, &u64)| format!("{device}={bytes}");
+    limits.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
 /// Sends one line to a socket and reads all that comes back.

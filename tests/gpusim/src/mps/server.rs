@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_gpusim_model::Member;
 use parking_lot::Mutex;
 
-use super::{Directories, log, peer};
+use super::{Directories, limit_list, log, peer};
 use crate::mig::profiles;
-use crate::model::{Gpu, Machine, text};
+use crate::model::{Gpu, text};
 use crate::state::State;
 
 /// Environment variable: percent, and bytes by device as `0=1024,1=512`.
@@ -73,7 +73,7 @@ fn run() -> Result<(), String> {
     let machine = State::open(&state).map_err(|e| message(&e))?.machine();
     let member = Member::join(&state).map_err(|e| message(&e))?;
     let chosen = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let gpu_indexes = visible(&machine, chosen.as_deref());
+    let gpu_indexes = machine.visible_gpus(None, chosen.as_deref());
     let (token, first) = (
         member.token(),
         gpu_indexes.first().ok_or("no CUDA-capable device")?,
@@ -136,24 +136,6 @@ fn create_context(member: &Member, gpu_index: usize, gpu: &Gpu) -> Result<(), St
     Ok(())
 }
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` names, as CUDA reads it.
-fn visible(machine: &Machine, chosen: Option<&str>) -> Vec<usize> {
-    let all = 0..machine.existing_gpus().len();
-    let Some(chosen) = chosen else {
-        return all.collect();
-    };
-    let of_uuid = |name: &str| {
-        let known = |gpu: &Gpu| name.starts_with("GPU-") && text(&gpu.uuid).starts_with(name);
-        machine.existing_gpus().iter().position(known)
-    };
-    let names = chosen.split(',').map(str::trim);
-    let found = names.map_while(|name| match name.parse::<usize>() {
-        Ok(index) => all.contains(&index).then_some(index),
-        Err(_) => of_uuid(name).or_else(|| machine.instance(name).map(|found| found.gpu_index)),
-    });
-    found.collect()
-}
-
 impl ServerState {
     fn new(terms: &str) -> Self {
         let (percent, limits) = terms.split_once(' ').unwrap_or((terms, ""));
@@ -172,13 +154,9 @@ impl ServerState {
 
     /// The line that a client gets.
     fn terms(&self, token: u64) -> String {
-        let limits = self.limits.iter();
-        let limits: Vec<String> = limits
-            .map(|(device, bytes)| format!("{device}={bytes}"))
-            .collect();
         let percent = (1..=100).rev().find(|p| f64::from(*p) <= self.percent);
         let percent: u32 = percent.unwrap_or(1);
-        format!("terms {token} {percent} {}", limits.join(","))
+        format!("terms {token} {percent} {}", limit_list(&self.limits))
     }
 }
 

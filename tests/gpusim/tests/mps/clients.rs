@@ -1,5 +1,4 @@
-//! CUDA processes under MPS: memory limits, concurrency, shared fatal errors, compute modes, limits
-//! on their number.
+//! CUDA processes under MPS: concurrency, compute modes, limits on their number.
 //!
 //! Facts of: Multi-Process Service, Architecture and Appendix: Tools and Interface Reference.
 
@@ -7,13 +6,11 @@ use std::time::Duration;
 
 use aliquot_gpusim::SimulatedMachine;
 
-use crate::client::{Cuda, MIB, OK, OUT_OF_MEMORY};
+use crate::client::{Cuda, MIB, OK};
 use crate::common::{Started, TWO_A100, name_of, role, run_test, start, start_with, until};
-use crate::daemon::{Daemon, kill};
+use crate::daemon::Daemon;
 
 const UNAVAILABLE: u32 = 46;
-const ILLEGAL_ADDRESS: u32 = 700;
-const RPC_FAILURE: u32 = 806;
 const TOO_MANY: u32 = 808;
 
 /// A daemon of GPU 0, and clients of it that run the same test in another role.
@@ -37,13 +34,8 @@ fn scene<F: FnOnce(&Scene<'_>)>(client: impl FnOnce(&str), body: F) {
 
 impl Scene<'_> {
     fn client(&self, role: &str) -> Started {
-        self.client_with(role, ("NOTHING", ""))
-    }
-
-    fn client_with(&self, role: &str, variable: (&str, &str)) -> Started {
         let pipe = self.daemon.pipe.to_str().unwrap();
-        let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe), variable];
-        start_with(role, &environment)
+        start_with(role, &[("CUDA_MPS_PIPE_DIRECTORY", pipe)])
     }
 
     fn until_it_runs(&self, client: &Started) {
@@ -57,34 +49,6 @@ impl Scene<'_> {
     fn server(&self) -> u32 {
         self.daemon.answer("get_server_list").parse().unwrap()
     }
-}
-
-#[test]
-fn caps_client_memory_at_lower_of_daemon_and_own_limit() {
-    let client = |role: &str| {
-        let cap: u64 = role.parse().unwrap();
-        let cuda = Cuda::ready();
-        let (free, total) = cuda.info();
-        assert_eq!(total, cap * MIB);
-        assert_eq!(free, (cap - 416 / 8) * MIB);
-        assert_eq!(cuda.alloc(free + 2 * MIB), Err(OUT_OF_MEMORY));
-        let first = cuda.alloc(free).unwrap();
-        assert_eq!(cuda.alloc(2 * MIB), Err(OUT_OF_MEMORY));
-        assert_eq!(cuda.free(first), OK);
-    };
-    scene(client, |scene| {
-        let command = "set_default_device_pinned_mem_limit 0 10240M";
-        scene.daemon.answer(command);
-        let check = |own: &str, cap: u64| {
-            let own = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", own);
-            scene.client_with(&cap.to_string(), own).finish();
-        };
-        check("0=5G", 5120);
-        check("0=40G", 10_240);
-        // Two clients at once have a cap each.
-        let mut both = [(); 2].map(|()| scene.client("10240"));
-        both.iter_mut().for_each(Started::finish);
-    });
 }
 
 #[test]
@@ -155,42 +119,6 @@ fn exclusive_gpu_admits_only_clients_of_its_server() {
         let found = clients.iter().find(|(client, _)| *client == pid);
         assert_eq!(found, Some(&(pid, 416 / 8 * MIB)), "{clients:?}");
         assert_eq!(clients.len(), 2);
-    });
-}
-
-#[test]
-fn fatal_error_terminates_all_clients_and_server_recovers() {
-    let client = |role: &str| {
-        let cuda = Cuda::ready();
-        if role == "culprit" {
-            assert_eq!(cuda.launch(cuda.kernel("k"), 0), ILLEGAL_ADDRESS);
-        }
-        until("the fault comes", || cuda.synchronize() == ILLEGAL_ADDRESS);
-        assert_eq!(cuda.alloc(MIB), Err(ILLEGAL_ADDRESS));
-    };
-    scene(client, |scene| {
-        let mut victim = scene.client("victim");
-        scene.until_it_runs(&victim);
-        let fault = ("GPUSIM_FAULTS", "cuLaunchKernel:1=700");
-        scene.client_with("culprit", fault).finish();
-        victim.finish();
-        let status = format!("get_server_status {}", scene.server());
-        let serves = || scene.daemon.answer(&status) == "ACTIVE";
-        until("it serves again", serves);
-    });
-}
-
-#[test]
-fn reports_server_death_at_next_call() {
-    let client = |_: &str| {
-        let cuda = Cuda::ready();
-        until("it is told", || cuda.synchronize() == RPC_FAILURE);
-    };
-    scene(client, |scene| {
-        let mut orphan = scene.client("orphan");
-        scene.until_it_runs(&orphan);
-        kill(scene.server());
-        orphan.finish();
     });
 }
 

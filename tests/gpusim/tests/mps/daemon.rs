@@ -81,12 +81,6 @@ impl Daemon {
     }
 }
 
-/// Kills a process without a warning.
-pub(crate) fn kill(pid: u32) {
-    let status = Command::new("kill").args(["-9", &pid.to_string()]).status();
-    assert!(status.unwrap().success());
-}
-
 pub(crate) fn runs(pid: u32) -> bool {
     // The sockets stay open until the last thread has ended, and the main thread may be the first.
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));

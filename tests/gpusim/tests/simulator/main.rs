@@ -18,4 +18,3 @@ mod mig_driver;
 mod nvml_client;
 mod partitioned_gpus;
 mod process_figures;
-mod process_utilization;

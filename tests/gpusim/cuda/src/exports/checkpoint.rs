@@ -16,13 +16,6 @@ calls! { CALLS:
         state.put(u32::try_from(found).map_err(|_| ERROR_INVALID_VALUE)?)
     }
 
-    cuCheckpointProcessGetRestoreThreadId 12080 cuCheckpointProcessGetRestoreThreadId(
-        pid: i32, thread: Out<i32>,
-    ) {
-        driver()?.member().process_state(number(pid)?).map_err(code)?;
-        thread.put(pid)
-    }
-
     cuCheckpointProcessLock 12080 cuCheckpointProcessLock(pid: i32, _arguments: Out<[u64; 8]>) {
         let pid = number(pid)?;
         driver()?.member().change_process(pid, RUNNING, LOCKED).map_err(code)

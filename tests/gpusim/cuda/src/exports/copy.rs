@@ -11,16 +11,10 @@ use crate::driver::driver;
 use crate::ffi::{self, Answer, Out, as_pointer};
 use crate::heap::Kind;
 use crate::streams::{self, Stream};
-use crate::types::{DevicePointer, Handle};
+use crate::types::DevicePointer;
 
 calls! { CALLS:
     cuMemcpy 4000 cuMemcpy(to: u64, from: u64, bytes: usize) / 7000 cuMemcpy_ptds as own {
-        in_default(own, || copy(to, from, bytes))
-    }
-
-    cuMemcpyPeer 4000 cuMemcpyPeer(
-        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize,
-    ) / 7000 cuMemcpyPeer_ptds as own {
         in_default(own, || copy(to, from, bytes))
     }
 
@@ -83,20 +77,14 @@ calls! { CALLS:
     }
 }
 
-/// Waits for the default stream, as copies without a stream do. They take the CPU time of a launch.
-pub(super) fn after(own: bool) -> Answer {
+/// Does it after the work of the default stream, in the CPU time of a launch, and queues the GPU time
+/// that it takes.
+fn in_default(own: bool, now: impl FnOnce() -> Answer) -> Answer {
     let (driver, stream) = (driver()?, streams::find(0, own)?);
     let gpu_index = stream.context.gpu_index;
     capture::check_stream(&stream)?;
     driver.spend_launch_time(gpu_index);
     driver.wait_until_done(gpu_index, stream.behind());
-    Ok(())
-}
-
-/// Does it after the work of the default stream, and queues the GPU time that it takes.
-pub(super) fn in_default(own: bool, now: impl FnOnce() -> Answer) -> Answer {
-    after(own)?;
-    let stream = streams::find(0, own)?;
     timed(&stream, now)
 }
 
@@ -119,7 +107,7 @@ pub(super) fn timed(stream: &Stream, now: impl FnOnce() -> Answer) -> Answer {
     if work == 0 {
         return Ok(());
     }
-    stream.run(|| Node::new(Work::Copy), || work)
+    stream.run(|| Node::new(Work::Other), || work)
 }
 
 /// Whether an address is of memory on a GPU.
@@ -198,7 +186,7 @@ pub(crate) fn fill<T: Copy>(to: DevicePointer, value: T, count: usize) -> Answer
     Ok(())
 }
 
-pub(crate) fn fill_rows<T: Copy>(
+fn fill_rows<T: Copy>(
     to: DevicePointer,
     pitch: usize,
     value: T,

@@ -49,7 +49,7 @@ calls! { CALLS:
 /// An allocation as another process opens it.
 pub(super) fn describe(driver: &Driver, base: u64) -> Answer<IpcHandle> {
     let found = driver.heap.share(driver, base)?;
-    let (slot, generation) = driver.identity();
+    let (slot, generation) = driver.member().identity();
     Ok(IpcHandle {
         words: [
             MARK,
@@ -77,13 +77,13 @@ pub(super) fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, kind: Kind) 
     if mark != MARK || pointer.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
-    if (slot, generation) == driver.identity() {
+    let member = driver.member();
+    if (slot, generation) == member.identity() {
         return Err(ERROR_INVALID_CONTEXT);
     }
-    if !driver.is_other((slot, generation)) {
+    if !member.is_other((slot, generation)) {
         return Err(ERROR_MAP_FAILED);
     }
-    let member = driver.member();
     let keeper = match number {
         0 => None,
         number => {

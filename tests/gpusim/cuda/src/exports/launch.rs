@@ -80,12 +80,7 @@ pub(super) fn launch(
     } else {
         0
     };
-    let node = || {
-        Node::new(Work::Kernel {
-            function,
-            time: known.time,
-        })
-    };
+    let node = || Node::new(Work::Kernel { function });
     stream.run(node, || draw(&known, gpu_index) + moved / BYTES_PER_NS)
 }
 
@@ -98,7 +93,7 @@ pub(crate) fn draw(function: &Function, gpu_index: usize) -> u64 {
 }
 
 /// Threads of a block.
-pub(super) fn check(shape: Shape) -> Answer<u32> {
+fn check(shape: Shape) -> Answer<u32> {
     let sound = shape.iter().all(|length| *length > 0) && shape[1] <= 65_535 && shape[2] <= 65_535;
     let threads = shape[3..]
         .iter()

@@ -8,9 +8,7 @@ use std::ffi::c_void;
 use parking_lot::Mutex;
 
 use crate::calls::calls;
-use crate::codes::{
-    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND,
-};
+use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
 use crate::context::{ContextRef, current, top};
 use crate::driver::driver;
 use crate::exports::module;
@@ -42,15 +40,6 @@ calls! { CALLS:
         load(&library, module::image_at(image)?)
     }
 
-    cuLibraryLoadFromFile 12000 cuLibraryLoadFromFile(
-        library: Out<Handle>, path: TextIn, _options: *const u32, _values: *const *mut c_void,
-        _count: u32, _library_options: *const u32, _library_values: *const *mut c_void,
-        _library_count: u32,
-    ) {
-        driver()?;
-        load(&library, std::fs::read(path.read()?).map_err(|_| ERROR_FILE_NOT_FOUND)?)
-    }
-
     cuLibraryUnload 12000 cuLibraryUnload(library: Handle) {
         let objects = &driver()?.objects;
         let gone = objects.libraries.remove(library, ERROR_INVALID_HANDLE)?;
@@ -67,8 +56,10 @@ calls! { CALLS:
     }
 
     cuLibraryGetKernel 12000 cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextIn) {
-        driver()?.objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
-        kernel.put(add_kernel(library, name.read()?)?)
+        let objects = &driver()?.objects;
+        objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+        let name = name.read()?.to_owned();
+        kernel.put(objects.kernels.add(Kernel { library, name, functions: Mutex::default() }))
     }
 
     cuKernelGetFunction 12000 cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
@@ -92,15 +83,6 @@ calls! { CALLS:
         module_in(library, current()?)?;
         Err(ERROR_NOT_FOUND)
     }
-}
-
-/// A new kernel of a library.
-pub(super) fn add_kernel(library: Handle, name: &str) -> Answer<Handle> {
-    Ok(driver()?.objects.kernels.add(Kernel {
-        library,
-        name: name.to_owned(),
-        functions: Mutex::default(),
-    }))
 }
 
 /// `CUDA_MODULE_LOADING`, as it is at the process's start.

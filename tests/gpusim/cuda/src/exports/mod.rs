@@ -13,7 +13,6 @@ mod context;
 mod context_state;
 mod copy;
 mod copy_async;
-mod copy_shapes;
 mod device;
 mod graphs;
 mod host;
@@ -40,7 +39,6 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
         context_state::CALLS,
         copy::CALLS,
         copy_async::CALLS,
-        copy_shapes::CALLS,
         device::CALLS,
         event::CALLS,
         graphs::CALLS,

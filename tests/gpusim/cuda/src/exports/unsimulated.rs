@@ -85,12 +85,13 @@ unsimulated! {
     10000: cuDestroyExternalMemory cuDestroyExternalSemaphore cuDeviceGetLuid
         cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
         cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddHostNode
-        cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphClone cuGraphDestroyNode cuGraphGetEdges
-        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+        cuGraphAddKernelNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphChildGraphNodeGetGraph
+        cuGraphClone cuGraphDestroyNode cuGraphGetEdges cuGraphGetNodes cuGraphGetRootNodes
+        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphKernelNodeGetParams
         cuGraphKernelNodeSetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
         cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphRemoveDependencies
-        cuImportExternalMemory cuImportExternalSemaphore;
+        cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes cuGraphNodeGetType
+        cuGraphRemoveDependencies cuImportExternalMemory cuImportExternalSemaphore;
     10010: cuGraphExecKernelNodeSetParams;
     10020: cuDeviceGetNvSciSyncAttributes cuGraphExecHostNodeSetParams
         cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecUpdate
@@ -110,19 +111,20 @@ unsimulated! {
         cuMemPoolSetAccess;
     11030: cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
         cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
-    11040: cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceSetGraphMemAttribute;
+    11040: cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceSetGraphMemAttribute
+        cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams;
     11060: cuArrayGetMemoryRequirements cuGraphNodeGetEnabled cuGraphNodeSetEnabled
         cuMipmappedArrayGetMemoryRequirements;
     11070: cuGraphAddBatchMemOpNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
         cuGraphExecBatchMemOpNodeSetParams cuOccupancyMaxActiveClusters
         cuOccupancyMaxPotentialClusterSize;
     12000: cuGraphExecGetFlags cuKernelSetAttribute cuKernelSetCacheConfig cuLibraryGetManaged
-        cuLibraryGetUnifiedFunction cuTensorMapEncodeIm2col cuTensorMapEncodeTiled
+        cuLibraryGetUnifiedFunction cuLibraryLoadFromFile cuTensorMapEncodeIm2col cuTensorMapEncodeTiled
         cuTensorMapReplaceAddress;
     12010: cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute
         cuCoredumpSetAttributeGlobal cuCtxSetFlags cuMulticastAddDevice cuMulticastBindAddr
         cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind;
-    12020: cuGraphExecNodeSetParams cuGraphNodeSetParams;
+    12020: cuGraphAddNode cuGraphExecNodeSetParams cuGraphNodeSetParams;
     12030: cuFuncGetName cuGraphConditionalHandleCreate cuKernelGetName;
     12040: cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
         cuDeviceGetDevResource cuDeviceRegisterAsyncNotification cuDeviceUnregisterAsyncNotification
@@ -130,7 +132,7 @@ unsimulated! {
         cuGreenCtxWaitEvent cuKernelGetParamInfo cuLibraryEnumerateKernels cuLibraryGetKernelCount
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuStreamGetGreenCtx;
     12050: cuCtxRecordEvent cuCtxWaitEvent cuKernelGetLibrary;
-    12080: cuTensorMapEncodeIm2colWide;
+    12080: cuCheckpointProcessGetRestoreThreadId cuTensorMapEncodeIm2colWide;
     12090: cuGreenCtxGetId cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
         cuLogsUnregisterCallback;
     13000: cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities cuMemSetMemPool;
@@ -153,9 +155,11 @@ unsimulated! {
         cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2;
         cuGLGetDevices 6050 cuGLGetDevices_v2;
         cuGraphAddDependencies 12030 cuGraphAddDependencies_v2;
-        cuGraphAddNode 13040 cuGraphAddNode_v3;
+        cuGraphAddKernelNode 12000 cuGraphAddKernelNode_v2;
+        cuGraphAddNode 12030 cuGraphAddNode_v2; cuGraphAddNode 13040 cuGraphAddNode_v3;
         cuGraphExecKernelNodeSetParams 12000 cuGraphExecKernelNodeSetParams_v2;
         cuGraphExecUpdate 12000 cuGraphExecUpdate_v2; cuGraphGetEdges 12030 cuGraphGetEdges_v2;
+        cuGraphKernelNodeGetParams 12000 cuGraphKernelNodeGetParams_v2;
         cuGraphKernelNodeSetParams 12000 cuGraphKernelNodeSetParams_v2;
         cuGraphNodeGetDependencies 12030 cuGraphNodeGetDependencies_v2;
         cuGraphNodeGetDependentNodes 12030 cuGraphNodeGetDependentNodes_v2;
@@ -188,6 +192,11 @@ unsimulated! {
         cuMemDiscardAndPrefetchBatchAsync 13000 cuMemDiscardAndPrefetchBatchAsync / 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz;
         cuMemDiscardBatchAsync 13000 cuMemDiscardBatchAsync / 13000 cuMemDiscardBatchAsync_ptsz;
         cuMemPrefetchBatchAsync 13000 cuMemPrefetchBatchAsync / 13000 cuMemPrefetchBatchAsync_ptsz;
+        cuMemcpy2D 3020 cuMemcpy2D_v2 / 7000 cuMemcpy2D_v2_ptds;
+        cuMemcpy2DAsync 3020 cuMemcpy2DAsync_v2 / 7000 cuMemcpy2DAsync_v2_ptsz;
+        cuMemcpy2DUnaligned 3020 cuMemcpy2DUnaligned_v2 / 7000 cuMemcpy2DUnaligned_v2_ptds;
+        cuMemcpy3D 3020 cuMemcpy3D_v2 / 7000 cuMemcpy3D_v2_ptds;
+        cuMemcpy3DAsync 3020 cuMemcpy3DAsync_v2 / 7000 cuMemcpy3DAsync_v2_ptsz;
         cuMemcpy3DBatchAsync 12080 cuMemcpy3DBatchAsync / 12080 cuMemcpy3DBatchAsync_ptsz;
         cuMemcpy3DBatchAsync 13000 cuMemcpy3DBatchAsync_v2 / 13000 cuMemcpy3DBatchAsync_v2_ptsz;
         cuMemcpy3DPeer 4000 cuMemcpy3DPeer / 7000 cuMemcpy3DPeer_ptds;
@@ -202,7 +211,12 @@ unsimulated! {
         cuMemcpyDtoA 3020 cuMemcpyDtoA_v2 / 7000 cuMemcpyDtoA_v2_ptds;
         cuMemcpyHtoA 3020 cuMemcpyHtoA_v2 / 7000 cuMemcpyHtoA_v2_ptds;
         cuMemcpyHtoAAsync 3020 cuMemcpyHtoAAsync_v2 / 7000 cuMemcpyHtoAAsync_v2_ptsz;
+        cuMemcpyPeer 4000 cuMemcpyPeer / 7000 cuMemcpyPeer_ptds;
+        cuMemcpyPeerAsync 4000 cuMemcpyPeerAsync / 7000 cuMemcpyPeerAsync_ptsz;
         cuMemcpyWithAttributesAsync 13020 cuMemcpyWithAttributesAsync / 13020 cuMemcpyWithAttributesAsync_ptsz;
+        cuMemsetD2D16Async 3020 cuMemsetD2D16Async / 7000 cuMemsetD2D16Async_ptsz;
+        cuMemsetD2D32Async 3020 cuMemsetD2D32Async / 7000 cuMemsetD2D32Async_ptsz;
+        cuMemsetD2D8Async 3020 cuMemsetD2D8Async / 7000 cuMemsetD2D8Async_ptsz;
         cuSignalExternalSemaphoresAsync 10000 cuSignalExternalSemaphoresAsync / 10000 cuSignalExternalSemaphoresAsync_ptsz;
         cuStreamAddCallback 5000 cuStreamAddCallback / 7000 cuStreamAddCallback_ptsz;
         cuStreamAttachMemAsync 6000 cuStreamAttachMemAsync / 7000 cuStreamAttachMemAsync_ptsz;

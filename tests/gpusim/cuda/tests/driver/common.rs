@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
 
+use crate::client::MIB;
+
 /// Two A100s.
 pub(crate) const TWO_A100: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-80GB}]";
 
@@ -116,6 +118,12 @@ impl Drop for Started {
 
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
+}
+
+/// MiB that all processes use on a GPU, contexts included.
+pub(crate) fn used_mib(machine: &SimulatedMachine, gpu: &str) -> u64 {
+    let holders = machine.process_usage(gpu).unwrap();
+    holders.iter().map(|one| one.used / MIB).sum()
 }
 
 /// Waits until `holds` is true.

@@ -3,15 +3,8 @@
 //! Facts of: CUDA Driver API, Execution Control (`CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`) and
 //! `cuCtxSetLimit`.
 
-use aliquot_gpusim::SimulatedMachine;
-
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine};
-
-/// MiB that the process uses on GPU 0.
-fn used(machine: &SimulatedMachine) -> u64 {
-    machine.process_usage("0").unwrap()[0].used / MIB
-}
+use crate::common::{TWO_A100, on_machine, used_mib};
 
 /// MiB of local memory of 800 bytes for each of an A100's 108 × 2048 threads, in whole blocks.
 const LOCAL_800: u64 = 170;
@@ -26,18 +19,18 @@ fn context_grows_once_at_its_first_launch() {
     on_machine(GROWING, |machine| {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_us_5");
-        assert_eq!(used(machine), 300);
+        assert_eq!(used_mib(machine, "0"), 300);
         let all = cuda.alloc(cuda.info().0 - 100 * MIB).unwrap();
         assert_eq!(cuda.launch(kernel, 0), OUT_OF_MEMORY);
         assert_eq!(cuda.free(all), OK);
-        assert_eq!(used(machine), 300);
+        assert_eq!(used_mib(machine, "0"), 300);
         for _ in 0..2 {
             assert_eq!(cuda.launch(kernel, 0), OK);
-            assert_eq!(used(machine), 500);
+            assert_eq!(used_mib(machine, "0"), 500);
         }
         ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
         ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
-        assert_eq!(used(machine), 300);
+        assert_eq!(used_mib(machine, "0"), 300);
     });
 }
 
@@ -47,7 +40,7 @@ fn first_launch_reserves_local_memory_of_all_threads() {
         let cuda = Cuda::ready();
         let [small, middle, large] = ["k_us_5_local_400", "k_us_5_local_800", "k_us_5_local_1600"]
             .map(|name| cuda.kernel(name));
-        assert_eq!(used(machine), CONTEXT);
+        assert_eq!(used_mib(machine, "0"), CONTEXT);
         for (kernel, local) in [
             (middle, LOCAL_800),
             (small, LOCAL_800),
@@ -55,11 +48,11 @@ fn first_launch_reserves_local_memory_of_all_threads() {
             (middle, LOCAL_1600),
         ] {
             assert_eq!(cuda.launch(kernel, 0), OK);
-            assert_eq!(used(machine), CONTEXT + local);
+            assert_eq!(used_mib(machine, "0"), CONTEXT + local);
         }
         ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
         ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
-        assert_eq!(used(machine), CONTEXT);
+        assert_eq!(used_mib(machine, "0"), CONTEXT);
     });
 }
 
@@ -69,9 +62,9 @@ fn rejects_launch_whose_local_memory_does_not_fit() {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_us_5_local_800");
         let all = cuda.alloc(cuda.info().0 - (LOCAL_800 - 2) * MIB).unwrap();
-        let before = used(machine);
+        let before = used_mib(machine, "0");
         assert_eq!(cuda.launch(kernel, 0), OUT_OF_MEMORY);
-        assert_eq!(used(machine), before);
+        assert_eq!(used_mib(machine, "0"), before);
         assert_eq!(cuda.free(all), OK);
         assert_eq!(cuda.launch(kernel, 0), OK);
     });
@@ -87,8 +80,8 @@ fn graph_reserves_local_memory_at_its_launch() {
         assert_eq!(cuda.launch(kernel, stream), OK);
         ok!(cuda, cuStreamEndCapture(u64: stream, *mut u64: &raw mut graph));
         ok!(cuda, cuGraphInstantiateWithFlags(*mut u64: &raw mut exec, u64: graph, u64: 0));
-        assert_eq!(used(machine), CONTEXT);
+        assert_eq!(used_mib(machine, "0"), CONTEXT);
         ok!(cuda, cuGraphLaunch(u64: exec, u64: stream));
-        assert_eq!(used(machine), CONTEXT + LOCAL_800);
+        assert_eq!(used_mib(machine, "0"), CONTEXT + LOCAL_800);
     });
 }

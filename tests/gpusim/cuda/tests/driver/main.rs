@@ -7,7 +7,6 @@ mod client;
 mod clients;
 mod common;
 mod contexts;
-mod cudarc_client;
 mod first_launches;
 mod lookup;
 mod managed_and_ipc;

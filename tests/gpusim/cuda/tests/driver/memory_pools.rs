@@ -5,11 +5,10 @@
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine};
+use crate::common::{TWO_A100, on_machine, used_mib};
 
 fn charged(machine: &SimulatedMachine) -> u64 {
-    let holders = machine.process_usage("0").unwrap();
-    holders.iter().map(|one| one.used / MIB).sum::<u64>() - 416
+    used_mib(machine, "0") - 416
 }
 
 fn alloc_async(cuda: Cuda, bytes: u64) -> Result<u64, u32> {

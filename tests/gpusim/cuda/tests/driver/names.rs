@@ -3,10 +3,10 @@
 //!
 //! Facts of: the names of real drivers in `limiter/names`, and the CUDA Driver API.
 
-use aliquot_gpusim::{SimulatedMachine, place};
+use aliquot_gpusim::place;
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine};
+use crate::common::{TWO_A100, on_machine, used_mib};
 
 /// What a driver exports, by library.
 const CUDA: &str = include_str!("../../../../../limiter/names/cuda-13.5.txt");
@@ -24,19 +24,14 @@ fn exports_every_name_of_a_driver() {
     assert_eq!(missing(nvml, NVML), [] as [&str; 0]);
 }
 
-fn used(machine: &SimulatedMachine) -> u64 {
-    let holders = machine.process_usage("0").unwrap();
-    holders.iter().map(|holder| holder.used).sum()
-}
-
 #[test]
 fn answers_old_names_as_their_newer_forms() {
     on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
-        let primary = used(machine);
+        let primary = used_mib(machine, "0");
         let mut context = 0_u64;
         ok!(cuda, cuCtxCreate(*mut u64: &raw mut context, u32: 0, i32: 0));
-        assert_eq!(used(machine), 2 * primary);
+        assert_eq!(used_mib(machine, "0"), 2 * primary);
         let event = cuda.event();
         ok!(cuda, cuEventDestroy(u64: event));
         assert_eq!(cuda.query(event), INVALID_HANDLE);
@@ -47,7 +42,7 @@ fn answers_old_names_as_their_newer_forms() {
         assert_eq!(popped, context);
         ok!(cuda, cuCtxPushCurrent(u64: context));
         ok!(cuda, cuCtxDestroy(u64: context));
-        assert_eq!(used(machine), primary);
+        assert_eq!(used_mib(machine, "0"), primary);
 
         let (mut free, mut total) = (0_u32, 0_u32);
         let info = call!(cuda, cuMemGetInfo(*mut u32: &raw mut free, *mut u32: &raw mut total));

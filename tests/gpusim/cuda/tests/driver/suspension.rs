@@ -3,7 +3,7 @@
 //! Facts of: CUDA Driver API, CUDA Checkpointing.
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine, role, start, until};
+use crate::common::{TWO_A100, on_machine, role, start, until, used_mib};
 
 const ILLEGAL_STATE: u32 = 401;
 const RUNNING: u32 = 0;
@@ -25,10 +25,7 @@ fn suspended_process_leaves_its_gpu_until_it_is_restored() {
                 std::thread::park();
             }
         }
-        let used = || {
-            let holders = machine.process_usage("0").unwrap();
-            holders.iter().map(|one| one.used / MIB).sum::<u64>()
-        };
+        let used = || used_mib(machine, "0");
         let child = start("holder");
         until("it allocates", || used() == 50_416);
         let cuda = Cuda::ready();

@@ -7,30 +7,11 @@ use std::time::{Duration, Instant};
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::*;
-use crate::common::{Started, TWO_A100, on_machine, role, start, until};
+use crate::common::{TWO_A100, on_machine, role, start, until};
 
-/// Nanoseconds that the work of this process ran on GPU 0, or that of another.
-fn busy(machine: &SimulatedMachine, pid: u32) -> u64 {
-    let holders = machine.process_usage("0").unwrap();
-    let found = holders.iter().find(|one| one.pid == pid);
-    found.map_or(0, |one| one.busy)
-}
-
-/// A process whose queue is full of kernels of 10 ms: this test, in another role.
-fn worker(machine: &SimulatedMachine) -> Started {
-    let worker = start("worker");
-    until("the worker runs", || {
-        busy(machine, worker.id()) > 50_000_000
-    });
-    worker
-}
-
-/// What a worker does.
-fn work_forever(cuda: Cuda) -> ! {
-    let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_10"));
-    loop {
-        assert_eq!(cuda.launch(kernel, stream), OK);
-    }
+/// Nanoseconds that the work of this process, the only one, ran on GPU 0.
+fn busy(machine: &SimulatedMachine) -> u64 {
+    machine.process_usage("0").unwrap()[0].busy
 }
 
 #[test]
@@ -69,7 +50,7 @@ fn event_is_ready_some_time_after_it_is_recorded() {
         machine.set("0", &[("markLatencyUs", "0")]).unwrap();
         assert_eq!(cuda.record(alone, stream), OK);
         assert_eq!((cuda.query(alone), query()), (OK, OK));
-        assert_eq!(busy(machine, std::process::id()), 500_000_000);
+        assert_eq!(busy(machine), 500_000_000);
     });
 }
 
@@ -90,7 +71,7 @@ fn gap_before_a_small_kernel_is_in_its_event_time() {
         let shortest = (0..20).map(|_| measure()).fold(f32::MAX, f32::min);
         // The launch of 4 us was before it.
         assert!(shortest >= 0.0065, "{shortest} ms");
-        assert_eq!(busy(machine, std::process::id()), 20 * 3_000);
+        assert_eq!(busy(machine), 20 * 3_000);
     });
 }
 
@@ -152,9 +133,12 @@ fn work_of_a_killed_process_runs_no_more() {
     on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
-            work_forever(cuda);
+            let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_10"));
+            loop {
+                assert_eq!(cuda.launch(kernel, stream), OK);
+            }
         }
-        let mut other = worker(machine);
+        let mut other = start("worker");
         until("its queue is full", || {
             let holders = machine.process_usage("0").unwrap();
             let found = holders.iter().find(|one| one.pid == other.id());

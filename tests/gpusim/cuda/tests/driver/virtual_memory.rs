@@ -5,10 +5,8 @@
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 
-use aliquot_gpusim::SimulatedMachine;
-
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine, role, start, until};
+use crate::common::{TWO_A100, on_machine, role, start, until, used_mib};
 
 /// `CUmemAllocationProp`: pinned, shareable as a file, on a device.
 fn on_device(device: u32) -> [u32; 8] {
@@ -45,15 +43,6 @@ fn release(cuda: Cuda, handle: u64) -> u32 {
     call!(cuda, cuMemRelease(u64: handle))
 }
 
-fn charged(machine: &SimulatedMachine, gpu: &str) -> u64 {
-    machine
-        .process_usage(gpu)
-        .unwrap()
-        .iter()
-        .map(|one| one.used / MIB)
-        .sum()
-}
-
 #[test]
 fn memory_stays_charged_until_released_and_unmapped() {
     on_machine(TWO_A100, |machine| {
@@ -62,13 +51,13 @@ fn memory_stays_charged_until_released_and_unmapped() {
         let address = reserve(cuda, 64 * MIB);
         // No context is needed, and the GPU is the one of the properties.
         let handle = create(cuda, 32 * MIB, 1).unwrap();
-        assert_eq!((charged(machine, "0"), charged(machine, "1")), (0, 32));
+        assert_eq!((used_mib(machine, "0"), used_mib(machine, "1")), (0, 32));
         assert_eq!(map(cuda, address, 32 * MIB, handle), OK);
         assert_eq!(map(cuda, address + 32 * MIB, 32 * MIB, handle), OK);
         assert_eq!(release(cuda, handle), OK);
         assert_eq!(release(cuda, handle), INVALID_VALUE);
         assert_eq!(unmap(cuda, address, 32 * MIB), OK);
-        assert_eq!(charged(machine, "1"), 32);
+        assert_eq!(used_mib(machine, "1"), 32);
         let mut again = 0;
         let retain = |again: *mut u64, address: u64| {
             call!(cuda, cuMemRetainAllocationHandle(
@@ -78,9 +67,9 @@ fn memory_stays_charged_until_released_and_unmapped() {
         assert_eq!(retain(&raw mut again, address), INVALID_VALUE);
         assert_eq!(retain(&raw mut again, address + 33 * MIB), OK);
         assert_eq!(unmap(cuda, address + 32 * MIB, 32 * MIB), OK);
-        assert_eq!(charged(machine, "1"), 32);
+        assert_eq!(used_mib(machine, "1"), 32);
         assert_eq!(release(cuda, again), OK);
-        assert_eq!(charged(machine, "1"), 0);
+        assert_eq!(used_mib(machine, "1"), 0);
         ok!(cuda, cuMemAddressFree(u64: address, u64: 64 * MIB));
     });
 }
@@ -125,7 +114,7 @@ fn imported_memory_is_charged_to_its_creator() {
     on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let handle = create(cuda, 32 * MIB, 0).unwrap();
-        let before = charged(machine, "0");
+        let before = used_mib(machine, "0");
         let (mut file, mut imported) = (0_i32, 0);
         ok!(cuda, cuMemExportToShareableHandle(
             *mut i32: &raw mut file, u64: handle, u32: 1, u64: 0,
@@ -134,7 +123,7 @@ fn imported_memory_is_charged_to_its_creator() {
         let code = call!(cuda, cuMemImportFromShareableHandle(
             *mut u64: &raw mut imported, u64: number, u32: 1,
         ));
-        assert_eq!((code, charged(machine, "0")), (OK, before));
+        assert_eq!((code, used_mib(machine, "0")), (OK, before));
         let imports = || machine.process_usage("0").unwrap()[0].imported;
         assert_eq!(imports(), 32 * MIB);
         let address = reserve(cuda, 32 * MIB);
@@ -143,7 +132,7 @@ fn imported_memory_is_charged_to_its_creator() {
             (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
             (OK, OK)
         );
-        assert_eq!((charged(machine, "0"), imports()), (before, 0));
+        assert_eq!((used_mib(machine, "0"), imports()), (before, 0));
     });
 }
 
@@ -182,7 +171,7 @@ fn exported_memory_stays_until_its_last_descriptor_is_closed() {
             assert_eq!(release(cuda, handle), OK);
         }
         assert_eq!(free(), before - 64);
-        assert_eq!(charged(machine, "0"), 416);
+        assert_eq!(used_mib(machine, "0"), 416);
         let [first, second] = files;
         let copy = first.try_clone().unwrap();
         drop(first);
@@ -221,7 +210,7 @@ fn exported_memory_outlives_its_creator() {
         creator.kill();
         drop(file);
         assert_eq!(cuda.info().0 / MIB, before - 32);
-        assert_eq!(charged(machine, "0"), 416);
+        assert_eq!(used_mib(machine, "0"), 416);
         assert_eq!(release(cuda, imported), OK);
         assert_eq!(cuda.info().0 / MIB, before);
     });

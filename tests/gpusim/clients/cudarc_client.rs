@@ -1,4 +1,4 @@
-//! A program that uses the crate cudarc, which the limiter's tests run too.
+//! A program that uses the crate cudarc, for the tests of the limiter.
 
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::sys::CUresult;
