@@ -190,7 +190,8 @@ const fn block(key: u64, bytes: u64, imported: bool) -> SharedBlock {
     }
 }
 
-/// A process that exports a block of 30 bytes, releases it, and imports one of 40 from its neighbour.
+/// A process that exports a block of 30 bytes, releases it, and imports one of 40 from its
+/// neighbour.
 fn share(counters: &TestCounters, is_closed: bool, export: impl FnOnce()) {
     let account = counters.account(0);
     let all = || counters.entries();
