@@ -144,15 +144,6 @@ fn keeps_slot_after_closing_all_descriptors() {
     settles_to(&slot, 0, 0);
 }
 
-const fn block(key: u64, bytes: u64) -> SharedBlock {
-    SharedBlock {
-        key,
-        device: 0,
-        bytes,
-        imported: false,
-    }
-}
-
 #[test]
 fn reclaims_memory_of_100_of_600_dead_processes() {
     let file = CountersFile::new();
@@ -176,21 +167,6 @@ fn refuses_process_beyond_last_slot() {
     assert!(error.to_string().contains("1024 processes"), "{error}");
     drop(slots);
     assert!(file.slot().index() < SLOTS);
-}
-
-#[test]
-fn counts_block_of_two_processes_once() {
-    let file = CountersFile::new();
-    let (one, other) = (file.slot(), file.slot());
-    one.charge(0, 40);
-    let held = one.hold(block(9, 40));
-    let adopted = other.adopt(block(9, 40));
-    assert_eq!(one.used(0), 40);
-    let found = crate::host::read(&file.path(), 1).unwrap();
-    assert_eq!((found.used(0), found.held(0)), (80, 40));
-    one.let_go(held, 40);
-    other.let_go(adopted, 40);
-    assert_eq!(one.used(0), 0);
 }
 
 /// Dead processes' slots are cleared until so much of a device is in use, never less. A child that
