@@ -152,9 +152,11 @@ impl ArbiterState {
 
     /// Adds new tenants, and removes those without a sample.
     fn update_tenants(&mut self, samples: &[TenantSample]) {
-        let known = self.order.iter();
-        let known = known.map(|(container, device)| (container.as_str(), device.as_str()));
-        if known.eq(samples.iter().map(|one| (one.container, one.device))) {
+        let before = self
+            .order
+            .iter()
+            .map(|(container, device)| (container.as_str(), device.as_str()));
+        if before.eq(samples.iter().map(|one| (one.container, one.device))) {
             return;
         }
         let order = std::mem::take(&mut self.order).into_iter();

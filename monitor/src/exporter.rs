@@ -164,9 +164,7 @@ fn add_share(
     (at, container): (usize, &ManagedContainer),
     (index, device): (usize, &ContainerDevice),
 ) {
-    let uses = snapshot.evaluation.uses.get(at);
-    let found = uses.and_then(|uses| uses.get(index)).copied();
-    let found = found.unwrap_or_default();
+    let found = snapshot.evaluation.share(at, index);
     let work = found.work;
     let uuid = snapshot.sample.device_uuid(at, index).to_owned();
     let hami = [
@@ -267,10 +265,9 @@ fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
             reference(|pod| &pod.reference.namespace),
             reference(|pod| &pod.reference.name),
         ];
-        let sum = sums.entry(labels).or_insert((0, Some(0)));
-        sum.0 += 1;
-        sum.1 = sum
-            .1
+        let (number, bytes) = sums.entry(labels).or_insert((0, Some(0)));
+        *number += 1;
+        *bytes = bytes
             .zip(process.bytes)
             .map(|(one, more)| one.saturating_add(more));
     }
@@ -332,11 +329,10 @@ fn share_labels(
     let parent = snapshot.sample.gpu(at, index);
     let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == parent);
     let index = gpu.map_or_else(String::new, |gpu| gpu.index.to_string());
-    let instances = gpu.into_iter().flat_map(|gpu| &gpu.instances);
+    let mut instances = gpu.into_iter().flat_map(|gpu| &gpu.instances);
     let own = instances
-        .filter(|one| one.uuid == uuid)
-        .map(|one| one.profile.clone())
-        .next();
+        .find(|one| one.uuid == uuid)
+        .map(|one| one.profile.clone());
     [
         snapshot.node.clone(),
         index,

@@ -54,11 +54,7 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
 fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration) {
     let sample = &snapshot.sample;
     let container = &sample.containers.all[at];
-    let found = snapshot.evaluation.uses.get(at);
-    let found = found
-        .and_then(|uses| uses.get(device))
-        .copied()
-        .unwrap_or_default();
+    let found = snapshot.evaluation.share(at, device);
     let gpu = sample.gpu(at, device);
     let is_limited = !container.effective.uncontrolled && found.limit > 0;
     let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
