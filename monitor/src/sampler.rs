@@ -53,7 +53,7 @@ impl Sampler {
             processes,
             pods,
             container_cgroups: ContainerCgroups::default(),
-            names: ContainerNames::of(state),
+            names: ContainerNames::read(state),
             busy: None,
             seen: BTreeSet::new(),
             exiting: ExitingProcesses::default(),
@@ -111,7 +111,7 @@ impl Sampler {
         let quiet = devices::devices(&gpus, |gpu| {
             !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
         });
-        let both = (containers.all.iter().zip(before)).zip(&devices).map(
+        let pairs = (containers.all.iter().zip(before)).zip(&devices).map(
             |((container, before), devices)| {
                 let before = match before? {
                     Ok(before) => before,
@@ -127,7 +127,7 @@ impl Sampler {
                 Some(after.map(|after| (before, after)))
             },
         );
-        sample.counters = both.collect();
+        sample.counters = pairs.collect();
         // The processes on a GPU that is missing in the inventory are not known.
         self.gpus.set_missing(!unknown.is_empty());
         sample.blind.extend(unknown);
@@ -139,10 +139,10 @@ impl Sampler {
                 self.failed("counters", &container.id, error);
             }
         }
-        let before = self.busy.take().filter(|_| !sample.blind.is_empty());
-        let busy = sample.processes.iter();
-        let busy = busy.filter_map(|one| one.process.location.pod.clone());
-        self.busy = Some(busy.chain(before.into_iter().flatten()).collect());
+        let last = self.busy.take().filter(|_| !sample.blind.is_empty());
+        let processes = sample.processes.iter();
+        let pods = processes.filter_map(|one| one.process.location.pod.clone());
+        self.busy = Some(pods.chain(last.into_iter().flatten()).collect());
         if sample
             .processes
             .iter()
@@ -154,12 +154,12 @@ impl Sampler {
         sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        let names: BTreeSet<&String> = containers
+        let ids: BTreeSet<&String> = containers
             .all
             .iter()
             .map(|container| &container.id)
             .collect();
-        self.pages.retain(|name, _| names.contains(name));
+        self.pages.retain(|id, _| ids.contains(id));
         (sample, gpus)
     }
 

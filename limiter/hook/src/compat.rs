@@ -45,10 +45,12 @@ type FileId = (u64, u64);
 /// an installed version.
 pub fn run(state: impl Read, version: &Path) -> Result<(), HookError> {
     let bundle = Bundle::read(state)?;
-    let root = bundle.config["root"]["path"].as_str();
-    let root = bundle.folder.join(root.ok_or_else(|| bundle.no_root())?);
+    let below_bundle = bundle.config["root"]["path"].as_str();
+    let path = bundle
+        .folder
+        .join(below_bundle.ok_or_else(|| bundle.no_root())?);
     let root =
-        rustix::fs::open(&root, AS_FOLDER, Mode::empty()).map_err(unreadable(Path::new("/")))?;
+        rustix::fs::open(&path, AS_FOLDER, Mode::empty()).map_err(unreadable(Path::new("/")))?;
     let shims = shims(version)?;
     let mut covered = Vec::new();
     for path in candidates(&root, &bundle.config)? {

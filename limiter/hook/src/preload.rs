@@ -19,11 +19,11 @@ const LIST: &str = "/etc/ld.so.preload";
 
 /// Where the list is that a container would have without us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListOrigin {
+struct ListOrigin {
     /// A folder out of which no link is followed, or the file itself.
-    pub root: PathBuf,
+    root: PathBuf,
     /// The file in it; empty where `root` is the file.
-    pub rest: PathBuf,
+    rest: PathBuf,
 }
 
 /// Reads the container state from `state` and updates the list at `ours`. It is written in place,
@@ -45,7 +45,7 @@ pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
 }
 
 /// The nearest mount above the list, or the image's root.
-pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
+fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
     let root = config["root"]["path"].as_str()?;
     let mut nearest = (Path::new("/"), bundle.join(root));
     for mount in config["mounts"].as_array().into_iter().flatten() {

@@ -127,9 +127,9 @@ impl Sharing {
         let window = passed.saturating_add(TICK);
         let taken = time.saturating_add(before).min(window - 1);
         let others = (taken.saturating_mul(one) / (window - taken)).min(64 * one);
-        let others = if others < ALONE { 0 } else { others };
+        let counted = if others < ALONE { 0 } else { others };
         Self {
-            processes: own.saturating_add(others),
+            processes: own.saturating_add(counted),
             streams,
         }
     }

@@ -107,8 +107,8 @@ impl Credit {
     }
 
     fn launches_of_others(&self, thread: usize) -> u64 {
-        let others = self.0.iter().enumerate();
-        let others = others.filter(|(i, _)| *i != thread % THREADS);
+        let all = self.0.iter().enumerate();
+        let others = all.filter(|(i, _)| *i != thread % THREADS);
         let launches = others.map(|(_, credit)| credit.launches.load(Relaxed));
         launches.fold(0, u64::wrapping_add)
     }

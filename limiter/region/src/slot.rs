@@ -116,11 +116,11 @@ impl ProcessSlot {
     /// Reserves `size` bytes of a device if all processes together then use at most `limit`; the
     /// bytes in use then.
     pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Result<u64, OverLimit> {
-        let is_owned = self.account(device).reserve(size, limit);
-        if let Ok(used) = is_owned {
+        let reserved = self.account(device).reserve(size, limit);
+        if let Ok(used) = reserved {
             self.counters.peak(device).fetch_max(used, Relaxed);
         }
-        is_owned
+        reserved
     }
 
     /// Counts a request that was finally refused; the reservation may have been tried several
