@@ -9,9 +9,9 @@ use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::error::Error;
-use std::ffi::CStr;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
@@ -25,10 +25,10 @@ use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::log;
 
 /// The host's page, in a directory that cannot be renamed.
-const LIMITS: &CStr = c"/.aliquot/limits";
-const COUNTERS: &CStr = c"/.aliquot/counters/slots";
+const LIMITS: &str = "/.aliquot/limits";
+const COUNTERS: &str = "/.aliquot/counters/slots";
 /// The driver's node, of which the descriptors are that stand for memory.
-const CONTROL_NODE: &CStr = c"/dev/nvidiactl";
+const CONTROL_NODE: &str = "/dev/nvidiactl";
 /// CUDA devices whose index in the limits page is cached.
 const MAX_CUDA_DEVICES: usize = 64;
 const UNKNOWN: u8 = 0;
@@ -137,7 +137,7 @@ fn refused_share() -> &'static Share {
     if let Some(known) = known.filter(|known| known.pid == pid) {
         return &known.share;
     }
-    let limits = LimitsPage::open(LIMITS).unwrap_or_else(|_| LimitsPage::empty());
+    let limits = LimitsPage::open(Path::new(LIMITS)).unwrap_or_else(|_| LimitsPage::empty());
     let share = Share::new(limits);
     let new: *mut RefusedProcess = Box::into_raw(Box::new(RefusedProcess { pid, share }));
     REFUSED.store(new, Ordering::Release);
@@ -249,8 +249,9 @@ impl Share {
 
 impl ProcessState {
     fn new() -> Result<Self, Box<dyn Error>> {
-        let limits = LimitsPage::open(LIMITS)?;
-        let slot = ProcessSlot::take(COUNTERS, limits.counters(), CONTROL_NODE)?;
+        let limits = LimitsPage::open(Path::new(LIMITS))?;
+        let node = Path::new(CONTROL_NODE);
+        let slot = ProcessSlot::take(Path::new(COUNTERS), limits.counters(), node)?;
         log::line(
             log::INFO,
             format_args!(

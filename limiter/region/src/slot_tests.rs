@@ -2,13 +2,12 @@
 //! this process, which the locks distinguish in the same way.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::fork::ForkFlag;
-use crate::testing::{CountersFile, NODE, c_path};
+use crate::testing::{CountersFile, take};
 
 /// Environment variable with the counters file for a process that this test starts.
 const FILE: &str = "REGION_TEST_FILE";
@@ -30,7 +29,7 @@ fn start(file: &CountersFile, role: &str) -> Child {
 /// The slot of a helper process; `None` in a normal test run.
 fn helper_slot() -> Option<ProcessSlot> {
     let path = std::env::var_os(FILE)?;
-    Some(ProcessSlot::take(&c_path(Path::new(&path)), None, NODE).unwrap())
+    Some(take(Path::new(&path), None).unwrap())
 }
 
 fn kill(helper: &mut Child) {
@@ -163,7 +162,7 @@ fn refuses_process_beyond_last_slot() {
     let slots: Vec<ProcessSlot> = (0..SLOTS).map(|_| file.slot()).collect();
     let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
     assert_eq!(indexes, (0..SLOTS).collect::<Vec<_>>());
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(error.to_string().contains("1024 processes"), "{error}");
     drop(slots);
     assert!(file.slot().index() < SLOTS);
@@ -192,10 +191,10 @@ fn settles_to(slot: &ProcessSlot, device: usize, used: u64) {
 fn rejects_counters_file_of_other_layout() {
     let file = CountersFile::new();
     std::fs::write(file.path(), vec![0; 1 << 20]).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(matches!(error, AttachError::Layout), "{error}");
     std::fs::write(file.path(), counters::header()).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(error.to_string().contains("cannot be mapped"), "{error}");
 }
 
@@ -205,8 +204,8 @@ fn rejects_copy_of_counters_file() {
     let copy = file.path().with_extension("copy");
     std::fs::copy(file.path(), &copy).unwrap();
     let identity = counters::identity(std::fs::File::open(file.path()).unwrap()).unwrap();
-    assert!(ProcessSlot::take(&c_path(&file.path()), Some(identity), NODE).is_ok());
-    let error = ProcessSlot::take(&c_path(&copy), Some(identity), NODE).unwrap_err();
+    assert!(take(&file.path(), Some(identity)).is_ok());
+    let error = take(&copy, Some(identity)).unwrap_err();
     assert!(error.to_string().contains("is a copy"), "{error}");
 }
 

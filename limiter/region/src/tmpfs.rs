@@ -1,13 +1,14 @@
 //! A small file system on the host for one container's counters file: whatever a tenant writes
 //! fills only this. Mounting and unmounting can be repeated.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::counters::SIZE;
-use crate::map::{c_path, checked};
+use crate::map::checked;
 
 /// The file and its directory, and no room for more.
 const INODES: u32 = 2;
@@ -32,6 +33,10 @@ pub fn propagates_mounts(mountinfo: &str, path: &Path) -> bool {
         }
     }
     found.is_some_and(|(_, shared)| shared)
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
 fn unescaped(field: &str) -> String {
