@@ -53,8 +53,8 @@ impl GpuListReport {
     /// Writes the GPUs of a sample; for those that the sample says nothing about (`unknown`), nothing
     /// changes. Blocks.
     pub fn write(&mut self, gpus: &BTreeSet<String>, unknown: &BTreeSet<String>) {
-        let known = self.0.written.iter().flatten();
-        let known = known.filter(|gpu| unknown.contains(*gpu));
+        let written = self.0.written.iter().flatten();
+        let known = written.filter(|gpu| unknown.contains(*gpu));
         let gpus = known.chain(gpus).cloned().collect();
         self.0.put(gpus);
     }
@@ -119,8 +119,8 @@ impl UnmanagedReport {
             }
         }
         self.gpus.retain(|_, held| held.published > Mib(0));
-        let published = self.gpus.iter();
-        let published = published.map(|(gpu, held)| (gpu.clone(), held.published));
+        let gpus = self.gpus.iter();
+        let published = gpus.map(|(gpu, held)| (gpu.clone(), held.published));
         self.report.put(published.collect());
     }
 }

@@ -228,8 +228,8 @@ impl Device {
             .collect();
         let active_count = claims.iter().filter(|one| one.active).count();
         let allowed = loans::allowances(&claims);
-        let wanted = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
-        let wanted = wanted.map(|(_, allowed)| *allowed).sum::<Ppm>();
+        let at_work = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
+        let wanted = at_work.map(|(_, allowed)| *allowed).sum::<Ppm>();
         let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
         let left = full_device(wanted, used);
         let activities = members.iter().map(|i| &tenants[*i].activity);

@@ -28,8 +28,8 @@ impl ContainerNames {
     pub fn read(state: &Path) -> Self {
         let file = StateDirectory(state).container_names();
         let text = fs::read(&file).ok();
-        let rows = text.and_then(|text| serde_json::from_slice::<Vec<[String; 3]>>(&text).ok());
-        let rows = rows.unwrap_or_default().into_iter();
+        let read = text.and_then(|text| serde_json::from_slice::<Vec<[String; 3]>>(&text).ok());
+        let rows = read.unwrap_or_default().into_iter();
         let known = rows.map(|[pod, id, name]| ((pod.into(), id), name));
         Self {
             file,
@@ -81,8 +81,8 @@ impl ContainerNames {
         if self.written {
             return Ok(());
         }
-        let rows = self.known.iter();
-        let rows: Vec<[&str; 3]> = rows
+        let names = self.known.iter();
+        let rows: Vec<[&str; 3]> = names
             .map(|((pod, id), name)| [pod.as_str(), id, name])
             .collect();
         monitor_reports::write(&self.file, &rows)?;

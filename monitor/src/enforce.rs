@@ -84,13 +84,13 @@ impl DriverLimits {
                     enforcement.late.push((at, index));
                 }
                 let is_by_driver = matches!(status, LimitStatus::Yes | LimitStatus::Late);
-                let all = [
+                let means = [
                     ("library", container.limited && page.limit > 0),
                     ("mps", device.mode == Mode::Mps && device.memory.0 > 0),
                     ("driver", is_by_driver),
                 ];
-                let all = all.into_iter();
-                by.push(all.filter_map(|(name, is)| is.then_some(name)).collect());
+                let each = means.into_iter();
+                by.push(each.filter_map(|(name, is)| is.then_some(name)).collect());
             }
             enforcement.by.push(by);
         }

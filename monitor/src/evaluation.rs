@@ -299,8 +299,8 @@ impl Evaluator {
         } else {
             twice
         };
-        let duplicates = reports.map_or(0, |(_, after)| after.device(device).overlap.duplicates);
-        let duplicates = duplicates.min(most);
+        let counted = reports.map_or(0, |(_, after)| after.device(device).overlap.duplicates);
+        let duplicates = counted.min(most);
         let rule = OomRule {
             limit: if limit == 0 {
                 0
@@ -440,11 +440,11 @@ fn memory_of(
     device: usize,
     tolerance: u64,
 ) -> Vec<ProcessMemory> {
-    let with_slot = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
-    let with_slot: Vec<&ProcessSample> = with_slot.map(|(one, _)| *one).collect();
-    let counted = reports
+    let limited = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
+    let with_slot: Vec<&ProcessSample> = limited.map(|(one, _)| *one).collect();
+    let of_slots = reports
         .map(|(before, after)| counted_memory(&with_slot, (before, after), device, tolerance));
-    let mut counted = counted.into_iter().flatten();
+    let mut counted = of_slots.into_iter().flatten();
     let memory = own.iter().map(|(one, is_bypassing)| ProcessMemory {
         identity: one.process.identity,
         bytes: one.bytes,

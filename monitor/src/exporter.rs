@@ -103,8 +103,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
     let bytes = gpu.bytes;
     let load = gpu.load;
-    let limits = snapshot.driver_limits.get(&gpu.uuid);
-    let limits = limits.map(|has| Value::Whole((*has).into()));
+    let by_driver = snapshot.driver_limits.get(&gpu.uuid);
+    let limits = by_driver.map(|has| Value::Whole((*has).into()));
     put(&all::GPU_LIMITS, limits);
     let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
     let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
@@ -123,9 +123,9 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
     put(&all::GPU_POWER, watts);
     let containers = snapshot.sample.containers.all.iter().enumerate();
-    let shares =
+    let all_shares =
         containers.flat_map(|(at, container)| (0..container.devices.len()).map(move |i| (at, i)));
-    let shares = shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
+    let shares = all_shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
     put(&all::GPU_SHARES, Some(number(shares.count())));
     let processes = snapshot
         .sample
@@ -133,8 +133,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .iter()
         .filter(|one| one.gpu == gpu.uuid);
     put(&all::GPU_PROCESSES, Some(number(processes.clone().count())));
-    let unavailable = processes.filter(|one| one.bytes.is_none());
-    let unavailable = is_sampled.then(|| number(unavailable.count()));
+    let unmeasured = processes.filter(|one| one.bytes.is_none());
+    let unavailable = is_sampled.then(|| number(unmeasured.count()));
     put(&all::GPU_UNAVAILABLE, unavailable);
     put(&all::HAMI_USED, used);
     put(&all::HAMI_BUSY, whole(load.busy));
@@ -304,8 +304,8 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
     let took = snapshot.took.as_secs_f64();
     put(&all::SAMPLE_SECONDS, Value::Part(took));
-    let completed_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
-    let completed_at = completed_at.unwrap_or_default().as_secs_f64();
+    let since_epoch = snapshot.completed_at.duration_since(UNIX_EPOCH);
+    let completed_at = since_epoch.unwrap_or_default().as_secs_f64();
     put(&all::LAST_SAMPLE, Value::Part(completed_at));
     // Exported from 0 on, so that the first failure is an increase.
     for what in ["counters", "inventory", "limits", "names", "processes"] {

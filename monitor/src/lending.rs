@@ -177,12 +177,12 @@ impl Lending {
         }
         let max_wait = (self.grace.longest() + BEYOND_GRACE).as_millis();
         decision.max_wait_ms = u32::try_from(max_wait).unwrap_or(u32::MAX);
-        let due: u64 = shares.iter().map(LentShare::due).sum();
+        let wanted: u64 = shares.iter().map(LentShare::due).sum();
         // Nothing is due while the device has it free, whatever a container reports.
-        let due = if free >= due.saturating_add(SLACK) {
+        let due = if free >= wanted.saturating_add(SLACK) {
             0
         } else {
-            due
+            wanted
         };
         let is_lent = shares.iter().any(|share| share.excess() > 0);
         if due > 0 && is_lent && !self.call_backs.contains_key(gpu) {

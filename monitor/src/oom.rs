@@ -125,8 +125,8 @@ impl OomWatch {
     ) -> Option<OomVerdict> {
         self.sample += 1;
         self.note(processes, rule);
-        let used = self.processes.values().map(|one| one.used.sum());
-        let used = used.fold(0_u64, u64::saturating_add);
+        let each = self.processes.values().map(|one| one.used.sum());
+        let used = each.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
             (self.growing, self.far_above, self.reported) = (0, None, None);
             return None;

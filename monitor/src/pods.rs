@@ -147,8 +147,8 @@ fn requests_gpu(spec: &api::PodSpec) -> bool {
     claims
         || all.any(|container| {
             let resources = container.resources.as_ref();
-            let limits = resources.and_then(|resources| resources.limits.as_ref());
-            let mut limits = limits.into_iter().flatten();
+            let listed = resources.and_then(|resources| resources.limits.as_ref());
+            let mut limits = listed.into_iter().flatten();
             limits.any(|(name, quantity)| is_gpu(name) && is_positive(&quantity.0))
         })
 }
@@ -186,14 +186,14 @@ fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
 /// A sidecar that has ended is started again.
 fn ended_containers(pod: &api::Pod) -> BTreeSet<String> {
     let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_deref());
-    let init = init.unwrap_or_default();
+    let listed = spec.and_then(|spec| spec.init_containers.as_deref());
+    let init = listed.unwrap_or_default();
     let is_sidecar = |name: &str| {
         let mut named = init.iter().filter(|container| container.name == name);
         named.any(|container| container.restart_policy.as_deref() == Some("Always"))
     };
-    let statuses = pod.status.iter();
-    let statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let status = pod.status.iter();
+    let statuses = status.flat_map(|status| status.init_container_statuses.iter().flatten());
     let succeeded = statuses.filter(|status| {
         let state = status.state.as_ref();
         let ended = state.and_then(|state| state.terminated.as_ref());

@@ -68,8 +68,8 @@ impl Sampler {
     /// Takes one sample. Blocks.
     pub fn sample(&mut self) -> (NodeSample, Vec<GpuSample>) {
         let pods = self.pods.all();
-        let containers = self.reader.read();
-        let containers = self.active_containers(containers, &pods);
+        let listed = self.reader.read();
+        let containers = self.active_containers(listed, &pods);
         let (gpus, failed) = self.gpus.now(&*self.driver);
         if let Some(error) = failed {
             self.failed("inventory", "", &error);
@@ -102,11 +102,11 @@ impl Sampler {
             })
             .collect();
         let known = devices::devices(&gpus, |_| true);
-        let unknown = devices
+        let missing = devices
             .iter()
             .flatten()
             .filter(|uuid| !known.contains(*uuid));
-        let unknown: Vec<String> = unknown.map(|uuid| (*uuid).to_owned()).collect();
+        let unknown: Vec<String> = missing.map(|uuid| (*uuid).to_owned()).collect();
         let used_gpus: BTreeSet<&str> = sample.processes.iter().map(|one| &*one.gpu).collect();
         let quiet = devices::devices(&gpus, |gpu| {
             !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
@@ -141,8 +141,8 @@ impl Sampler {
         }
         let last = self.busy.take().filter(|_| !sample.blind.is_empty());
         let processes = sample.processes.iter();
-        let pods = processes.filter_map(|one| one.process.location.pod.clone());
-        self.busy = Some(pods.chain(last.into_iter().flatten()).collect());
+        let busy = processes.filter_map(|one| one.process.location.pod.clone());
+        self.busy = Some(busy.chain(last.into_iter().flatten()).collect());
         if sample
             .processes
             .iter()

@@ -143,8 +143,8 @@ fn environment_folders(config: &Value) -> Vec<PathBuf> {
 
 fn configured_folders(text: &[u8]) -> Vec<PathBuf> {
     let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
-    let folders = lines.map(<[u8]>::trim_ascii);
+    let uncommented = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
+    let folders = uncommented.map(<[u8]>::trim_ascii);
     folders
         .filter(|folder| folder.starts_with(b"/"))
         .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
@@ -215,8 +215,8 @@ fn cover(
         path: MOUNTS.into(),
         source,
     })?;
-    let mount = statx(library, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let mount = mount.map_err(unreadable(path))?.stx_mnt_id;
+    let found = statx(library, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let mount = found.map_err(unreadable(path))?.stx_mnt_id;
     if is_shared(&String::from_utf8_lossy(&mounts), mount) {
         return Err(HookError::Shared(path.to_owned()));
     }
@@ -224,8 +224,8 @@ fn cover(
         path: DIRECTORY.into(),
         source: source.into(),
     })?;
-    let real = Path::new(FOLDER).join(compat_folder(index));
-    let real = real.join(LIBRARIES[0].real);
+    let folder = Path::new(FOLDER).join(compat_folder(index));
+    let real = folder.join(LIBRARIES[0].real);
     let placeholder = open_in(root, &real, AS_PATH).map_err(unreadable(&real))?;
     mount_read_only(library, &placeholder).map_err(|error| failed(path, &real, error))?;
     let shim = version.join(compat_shim(index));

@@ -200,8 +200,8 @@ impl Costs {
     pub fn kernel(&self, key: u64) -> &KernelCost {
         let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * SET_SIZE;
         let places = &self.0[set..set + SET_SIZE];
-        let found = places.iter().find(|one| one.key.load(Relaxed) == key);
-        let found = found.unwrap_or_else(|| Self::insert(places, key));
+        let known = places.iter().find(|one| one.key.load(Relaxed) == key);
+        let found = known.unwrap_or_else(|| Self::insert(places, key));
         if found.recent.load(Relaxed) == 0 {
             found.recent.store(1, Relaxed);
         }
@@ -329,8 +329,8 @@ impl KernelCost {
             self.low.store(own, Relaxed);
             self.shortest.store(own, Relaxed);
         }
-        let short = self.shortest.load(Relaxed);
-        let short = own.min(short + short / SHORTEST_GROWTH + 1);
+        let before = self.shortest.load(Relaxed);
+        let short = own.min(before + before / SHORTEST_GROWTH + 1);
         self.shortest.store(short, Relaxed);
         let step = QUANTILE_STEPS[usize::from(samples > 32)] * 10;
         let low = match self.low.load(Relaxed) {
@@ -344,8 +344,8 @@ impl KernelCost {
     /// above the mean as the recent shortest is below it.
     fn longest_plausible(&self) -> u64 {
         let low = self.low.load(Relaxed);
-        let ratio = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
-        let ratio = ratio.clamp(ONE, 8 * ONE);
+        let quotient = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
+        let ratio = quotient.clamp(ONE, 8 * ONE);
         let longest = low.saturating_mul(ratio) / ONE * ratio / ONE * (ratio + ONE) / (2 * ONE);
         longest + longest / 16
     }

@@ -198,8 +198,8 @@ fn process_usage(
 
 /// The entries of shared memory; `header` is the beginning of the file.
 fn shared_memory(file: &File, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
-    let number = word(header, counters::HIGHEST_ENTRY);
-    let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
+    let highest = word(header, counters::HIGHEST_ENTRY);
+    let number = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
     let bytes = pread(file, counters::entry_offset(0), number * ENTRY).map_err(failed("read"))?;
     let entries = bytes.chunks_exact(ENTRY);
     let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));

@@ -81,8 +81,8 @@ impl ProcessSlot {
         let map = Map::new(&file, counters::END, access).map_err(failed("mapped"))?;
         map.exclude_from_fork();
         let counters = MappedCounters { map };
-        let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
-        let slot = slot.ok_or(AttachError::NoSlot)?;
+        let claimed = claim_slot(&counters, &file).map_err(failed("locked"))?;
+        let slot = claimed.ok_or(AttachError::NoSlot)?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
         Ok(Self {

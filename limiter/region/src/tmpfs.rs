@@ -58,8 +58,8 @@ pub fn mount(folder: &Path, labelled: bool) -> io::Result<()> {
     let kind = c"tmpfs";
     // The rest that two labels leave of one more inode is too small for a third file.
     let inodes = INODES + u32::from(labelled);
-    let options = format!("size={SIZE},nr_inodes={inodes},mode=0755\0");
-    let options = CStr::from_bytes_with_nul(options.as_bytes()).map_err(io::Error::other)?;
+    let text = format!("size={SIZE},nr_inodes={inodes},mode=0755\0");
+    let options = CStr::from_bytes_with_nul(text.as_bytes()).map_err(io::Error::other)?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: four C strings that live through the call.
     checked(unsafe {

@@ -32,12 +32,12 @@ pub fn exported_calls(
         symbol.kind() == SymbolKind::Text && symbol.scope() == SymbolScope::Dynamic
     });
     let names = exported.filter_map(|symbol| symbol.name().ok());
-    let calls = names.filter(|name| {
+    let of_api = names.filter(|name| {
         let rest = name.strip_prefix(library.prefix);
         rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()))
     });
     // A name may have several versions.
-    let calls: BTreeSet<&str> = calls.collect();
+    let calls: BTreeSet<&str> = of_api.collect();
     if calls.is_empty() {
         return Err(ExportsError::NoCalls(library.prefix));
     }

@@ -113,7 +113,7 @@ fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> 
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {
         count = 0;
     }
-    let all = (0..count).filter_map(|index| {
+    let places = (0..count).filter_map(|index| {
         let mut device = 0;
         match call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)) {
             SUCCESS => is_assigned(share, device).then_some(Ok(device)),
@@ -121,7 +121,7 @@ fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> 
             _ => None,
         }
     });
-    let all: Vec<_> = all.collect();
+    let all: Vec<_> = places.collect();
     let present = all.iter().flatten().count();
     let mut missing = share.limits.devices().saturating_sub(present);
     all.into_iter().filter(move |place| {

@@ -109,9 +109,9 @@ impl Activity {
                 if last.waited != counters.waited {
                     self.demand_until = now + DEMAND_HOLD;
                 }
-                let increase = counters.busy.wrapping_sub(last.busy);
+                let more = counters.busy.wrapping_sub(last.busy);
                 // A correction of the counters is not use.
-                let increase = if increase > AHEAD { 0 } else { increase };
+                let increase = if more > AHEAD { 0 } else { more };
                 self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
                 // Launches of a tenant without a limit are not measured.
@@ -120,8 +120,8 @@ impl Activity {
                     None => u64::from(self.active),
                 };
                 self.passed = passed;
-                let contended = counters.contended.wrapping_sub(last.contended);
-                let contended = contended.min(AHEAD) * FULL_DEVICE / passed;
+                let waited = counters.contended.wrapping_sub(last.contended);
+                let contended = waited.min(AHEAD) * FULL_DEVICE / passed;
                 self.contended = average(self.contended, contended, LONG_AVERAGE, passed);
             }
         }

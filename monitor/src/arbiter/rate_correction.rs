@@ -122,8 +122,8 @@ impl RateCorrection {
         }
         if let Some((found, passed)) = newer {
             // The counters are the tenant's.
-            let reported = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
-            let reported = reported / passed.max(1);
+            let scaled = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
+            let reported = scaled / passed.max(1);
             self.add_excess(found, passed, Some(reported), now);
             self.average(found, reported, passed);
         } else if self.stopped && now >= self.seen + SILENCE {
