@@ -100,7 +100,7 @@ impl Markers {
         self.pending.count(|_| true) >= MAX_PENDING
     }
 
-    /// Whether so many launches of this stream are being measured that no more of them can be.
+    /// Whether no launch of this stream can be measured until the measurement of another one ends.
     pub(crate) fn is_stream_full(&self, stream: Handle) -> bool {
         self.pending_of(Some(stream)) >= MAX_PENDING_OF_STREAM
     }
@@ -268,10 +268,9 @@ impl Markers {
     }
 }
 
-/// Nanoseconds of a launch itself, of those between its events, in which the device waited for us for
-/// `gap`. A thread that was delayed may have been so after the launch reached the device, which worked
-/// meanwhile: then all of the time counts, or a program on a crowded machine would be charged for less
-/// than it uses.
+/// What a launch itself took of the nanoseconds between its events: all but the `gap` in which the
+/// device waited for us. If the thread was delayed, all of it: the launch may have reached the device
+/// before, and a program on a crowded machine would else be charged for less than it uses.
 fn own_time(took: u64, gap: u64, disturbed: bool) -> u64 {
     if disturbed {
         return took;

@@ -24,11 +24,11 @@ const NO_LIMIT: u32 = 100;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
 
-/// The longest that a launch sleeps, in nanoseconds, while others are being measured: their end shortens
-/// the debt, and the process no longer counts as one with work.
+/// The longest that a launch sleeps, in nanoseconds, while others are being measured: their end
+/// shortens the debt, and the process no longer counts as one with work.
 const MEASURING_INTERVAL: u64 = 5_000_000;
-/// A launch waits for the end of another in its stream for so many times what one takes beside all
-/// other tenants, but not less than this many nanoseconds.
+/// How long a launch waits for the end of another in its stream: this many times what one takes
+/// beside all other tenants, and at least this many nanoseconds.
 const MAX_QUEUE_WAIT: u64 = 20;
 const MIN_QUEUE_WAIT: u64 = 100_000_000;
 /// Nanoseconds for which no launch waits for the end of others after one did so in vain: a program

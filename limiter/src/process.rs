@@ -27,7 +27,7 @@ use crate::log;
 /// The host's page, in a directory that cannot be renamed.
 const LIMITS: &str = "/.aliquot/limits";
 const COUNTERS: &str = "/.aliquot/counters/slots";
-/// The driver's node, of which the descriptors are that stand for memory.
+/// The driver's node: the descriptors that stand for memory are open files of it.
 const CONTROL_NODE: &str = "/dev/nvidiactl";
 /// CUDA devices whose index in the limits page is cached.
 const MAX_CUDA_DEVICES: usize = 64;

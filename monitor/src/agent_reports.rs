@@ -9,7 +9,7 @@ use aliquot_core::Mib;
 use aliquot_node_state::monitor_reports::{self, GpuMemory, GpuSet};
 use serde::Serialize;
 
-/// Held memory is published in steps of so many bytes: a display or a daemon of the driver's holds less.
+/// Held memory is published in steps of this: a display or a daemon of the driver's holds less.
 const STEP: u64 = 256 << 20;
 /// For how long less must be held before less is published: a process that comes and goes does not
 /// change the node's annotation each time.

@@ -112,8 +112,8 @@ pub struct TenantDecision {
     pub rate_correction: u32,
     /// Active tenants on the device, including itself.
     pub tenants: u32,
-    /// As many processes of other tenants, in parts of 256, would take as much of the device, if they
-    /// always had work, as others lately did.
+    /// What other tenants lately took of the device, as a number of processes that always have work,
+    /// in parts of 256.
     pub others: u32,
     /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,

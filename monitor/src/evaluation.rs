@@ -47,7 +47,7 @@ pub struct ContainerUse {
     pub busy: u32,
     /// The maximum of that.
     pub busy_peak: u32,
-    /// Of one of them, the driver has no sample as new as of others.
+    /// The driver's sample of one of them is older than those of others.
     pub is_late: bool,
     pub work: LaunchCounters,
     pub refused: u64,

@@ -57,7 +57,7 @@ struct Interval {
     temperature: Option<u32>,
     sm: Mean,
     power: Mean,
-    /// When launches had waited for how long: the first and the last sample.
+    /// The times of the first and the last sample, and how long launches had waited by then.
     waited: Option<[(Duration, Duration); 2]>,
 }
 

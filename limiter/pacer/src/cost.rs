@@ -8,12 +8,12 @@
 //! length gives them away, and they are left out.
 //!
 //! While others have work on the device, the time includes theirs. The device serves processes in
-//! turn, and the streams of one at once. A kernel that is shorter than a time slice is mostly not
-//! interrupted: its launches that were are left out in the same way. A longer one is charged its time
-//! divided by the processes with work, which also divides what the device loses by switching.
+//! turn, and the streams of one at once. Most launches of a kernel that is shorter than a time slice
+//! are not interrupted; those that were are left out in the same way. A longer kernel is charged its
+//! time divided by the processes with work, which also divides what the device loses by switching.
 //! The mean moves four times as far with a launch alone on the device. A launch of a kernel of
-//! [`SETTLED`] or more is charged its own time, divided by its process's streams with work: one kernel
-//! may have long and short launches of the same size.
+//! [`SETTLED`] or more is charged its own time, divided by its process's streams with work: one
+//! kernel may have long and short launches of the same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
@@ -45,8 +45,8 @@ const MAX_LEFT_OUT: u32 = 24;
 /// Mean nanoseconds of a kernel from which on each launch is measured and charged its own time.
 const SETTLED: u64 = 500_000;
 
-/// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi compute-policy
-/// --set-timeslice`). A launch that was interrupted took longer.
+/// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi
+/// compute-policy --set-timeslice`). A launch that was interrupted took longer.
 const TIME_SLICE: u64 = 2_000_000;
 
 /// Launches of kernels without an entry of their own, after which one of them gets the entry of a
@@ -86,8 +86,8 @@ pub struct Running {
     pub own: u32,
     /// Streams of this process with work.
     pub streams: u64,
-    /// Of others: so many that always have work take as much as they lately did, in parts of
-    /// [`ONE_PROCESS`].
+    /// What others lately took of the device, as a number of processes that always have work, in
+    /// parts of [`ONE_PROCESS`].
     pub others: u32,
     /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,
@@ -250,7 +250,7 @@ impl KernelCost {
         }
     }
 
-    /// Whether so many launches of unknown cost are under way that no more may start.
+    /// Whether no launch of unknown cost may start before another one is measured.
     pub fn is_at_unmeasured_limit(&self) -> bool {
         !self.is_known() && self.unmeasured.load(Relaxed) >= MAX_UNMEASURED
     }

@@ -35,7 +35,7 @@ struct ThreadCredit {
     /// to be more.
     others: AtomicU64,
     others_seen: AtomicU64,
-    /// The launch after so many others is to be measured, counted from 1; 0: none.
+    /// Which of the next launches is to be measured, counted from 1; 0: none.
     measure_in: AtomicU64,
     /// The host's heartbeat when launches were last reported.
     heartbeat: AtomicU64,

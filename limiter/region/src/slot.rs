@@ -35,7 +35,7 @@ pub struct ProcessSlot {
     counters: MappedCounters,
     slot: usize,
     path: PathBuf,
-    /// The device's node of which descriptors are.
+    /// The device's node, of which descriptors that stand for memory are open files.
     node: &'static Path,
     /// A mapping that forked children inherit.
     children: OnceLock<Map>,
@@ -59,8 +59,8 @@ pub struct SlotProcess {
 }
 
 impl ProcessSlot {
-    /// Claims a slot in the file at `path`, which must have this identity, if it is known. `node` is
-    /// that of the descriptors by which processes share memory.
+    /// Claims a slot in the file at `path`, which must have this identity, if it is known. Processes
+    /// share memory by descriptors that are open files of `node`.
     pub fn take(
         path: &Path,
         identity: Option<u64>,

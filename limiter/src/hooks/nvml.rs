@@ -107,7 +107,7 @@ fn instances(device: Handle) -> impl Iterator<Item = Handle> {
 }
 
 /// The container's devices, in NVML's order: handles, or the error in place of one that is lost.
-/// Nobody knows to whom a lost one belongs, so as many count as the container is missing.
+/// Nobody knows to whom a lost one belongs, so as many of them count as the container lacks devices.
 fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> {
     let mut count = 0;
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {

@@ -23,7 +23,7 @@ const AVERAGE: u64 = 8 * SECOND;
 const KNOWN: u64 = 4 * SECOND;
 /// Whole percents are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
-/// A ratio that differs less from one is no error: one in so many.
+/// A ratio that differs from one by less than the inverse of this is no error.
 const DEAD_BAND: u64 = 20;
 /// The most that counts as charged, in devices.
 const MAX_CHARGED: u64 = 64;
@@ -36,7 +36,7 @@ const MAX_EXCESS: i64 = 500_000_000;
 const MAX_EXCESS_WATCHED: i64 = MAX_EXCESS / 2;
 /// The cap of the excess: a tenant that ignores its throttle flag would accumulate it without bound.
 const EXCESS_CAP: i64 = 6 * MAX_EXCESS;
-/// For so long a measurement may belong to an earlier allowance.
+/// For how long a measurement may belong to an earlier allowance.
 const SETTLE: u64 = 2 * SECOND;
 /// The possible delays of the driver's measurements.
 const DELAYS: [u64; 5] = [0, SETTLE / 4, SETTLE / 2, SETTLE / 4 * 3, SETTLE];

@@ -167,8 +167,8 @@ impl LimitsPage {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// As many processes of other containers, in parts of 256, would take as much of the device, if they
-    /// always had work, as others lately did.
+    /// What other containers lately took of the device, as a number of processes that always have
+    /// work, in parts of 256.
     pub fn others(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, others))
     }
