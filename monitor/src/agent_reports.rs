@@ -13,7 +13,7 @@ use serde::Serialize;
 const STEP: u64 = 256 << 20;
 /// For how long less must be held before less is published: a process that comes and goes does not
 /// change the node's annotation each time.
-const SETTLED: Duration = Duration::from_mins(1);
+const LOWER_AFTER: Duration = Duration::from_mins(1);
 
 /// A file and what it contains.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Held {
     fn update(&mut self, bytes: u64, now: Duration) {
         let held = Mib((bytes / STEP) * (STEP >> 20));
         let since = *self.less_since.get_or_insert(now);
-        if held >= self.published || now.saturating_sub(since) >= SETTLED {
+        if held >= self.published || now.saturating_sub(since) >= LOWER_AFTER {
             *self = Self {
                 published: held,
                 less_since: None,

@@ -19,7 +19,7 @@ use crate::settings::Grace;
 /// milliseconds while a call waits.
 const REPORT_AGE: Duration = Duration::from_millis(500);
 /// A call-back ends when nothing was lacking for this long.
-const SETTLED: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(2);
 /// Time after which the memory of an ended borrower must be free; else another one is ended.
 const ENDING: Duration = Duration::from_secs(5);
 /// Bytes that the driver may count as free and not give, so that the GPU is full all the same.
@@ -200,7 +200,7 @@ impl Lending {
         };
         if due > 0 {
             call_back.lacking = now;
-        } else if now.saturating_sub(call_back.lacking) >= SETTLED {
+        } else if now.saturating_sub(call_back.lacking) >= QUIET {
             self.call_backs.remove(gpu);
             return decision;
         }

@@ -12,8 +12,8 @@
 //! are not interrupted; those that were are left out in the same way. A longer kernel is charged its
 //! time divided by the processes with work, which also divides what the device loses by switching.
 //! The mean moves four times as far with a launch alone on the device. A launch of a kernel of
-//! [`SETTLED`] or more is charged its own time, divided by its process's streams with work: one
-//! kernel may have long and short launches of the same size.
+//! [`LONG_KERNEL`] or more is charged its own time, divided by its process's streams with work:
+//! one kernel may have long and short launches of the same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
@@ -43,7 +43,7 @@ const QUANTILE_STEPS: [u64; 2] = [8, 32];
 /// Consecutive samples that may be left out before one is used for want of a better one.
 const MAX_LEFT_OUT: u32 = 24;
 /// Mean nanoseconds of a kernel from which on each launch is measured and charged its own time.
-const SETTLED: u64 = 500_000;
+const LONG_KERNEL: u64 = 500_000;
 
 /// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi
 /// compute-policy --set-timeslice`). A launch that was interrupted took longer.
@@ -273,7 +273,7 @@ impl KernelCost {
         let sharing = sample.sharing;
         // Of small kernels, only some launches are measured: what else is in progress is not known, and
         // long samples are left out instead.
-        let is_small = samples == 0 || mean < SETTLED;
+        let is_small = samples == 0 || mean < LONG_KERNEL;
         let took = if is_small {
             sample.took
         } else {
@@ -321,7 +321,7 @@ impl KernelCost {
         };
         let mean = average(mean, found, (samples + 1).min(parts));
         self.mean.store(mean, Relaxed);
-        Some(if mean >= SETTLED { found } else { mean })
+        Some(if mean >= LONG_KERNEL { found } else { mean })
     }
 
     fn update_quantiles(&self, samples: u64, own: u64) {

@@ -36,10 +36,10 @@ const MAX_EXCESS: i64 = 500_000_000;
 const MAX_EXCESS_WATCHED: i64 = MAX_EXCESS / 2;
 /// The cap of the excess: a tenant that ignores its throttle flag would accumulate it without bound.
 const EXCESS_CAP: i64 = 6 * MAX_EXCESS;
-/// For how long a measurement may belong to an earlier allowance.
-const SETTLE: u64 = 2 * SECOND;
+/// For how long a measurement may belong to an earlier allowance: the driver's longest delay.
+const LONGEST: u64 = 2 * SECOND;
 /// The possible delays of the driver's measurements.
-const DELAYS: [u64; 5] = [0, SETTLE / 4, SETTLE / 2, SETTLE / 4 * 3, SETTLE];
+const DELAYS: [u64; 5] = [0, LONGEST / 4, LONGEST / 2, LONGEST / 4 * 3, LONGEST];
 /// If the driver reports nothing for a device for so long, nobody works there: it lists those who do.
 const SILENCE: u64 = 2 * SECOND;
 /// How long allowances are retained, in nanoseconds: more than the driver's delay.
