@@ -144,13 +144,14 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
 }
 
 fn add_instance(samples: &mut Samples, node: &str, gpu: &GpuSample, one: &InstanceSample) {
+    let (instance, compute_instance) = one.numbers;
     let labels = [
         node.to_owned(),
         gpu.index.to_string(),
         one.uuid.clone(),
         one.profile.clone(),
-        one.numbers.0.to_string(),
-        one.numbers.1.to_string(),
+        instance.to_string(),
+        compute_instance.to_string(),
     ];
     if let Some(bytes) = one.bytes {
         samples.add(&all::INSTANCE_TOTAL, &labels, Value::Whole(bytes.total));
