@@ -235,7 +235,7 @@ impl Share {
         // `GPU-` or `MIG-` and the digits.
         Ok((0..self.limits.devices()).find(|device_index| {
             let (name, length) = self.limits.uuid(*device_index);
-            length == UUID && name[4..] == digits
+            length == UUID && name[4..] == *digits.as_bytes()
         }))
     }
 
@@ -321,19 +321,10 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 }
 
 /// A UUID in its text form: 8-4-4-4-12 digits.
-fn uuid_digits(bytes: [u8; 16]) -> [u8; 36] {
-    let mut text = [b'-'; 36];
-    let mut at = 0;
-    for (i, byte) in bytes.into_iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            at += 1;
-        }
-        for digit in [byte >> 4, byte & 15] {
-            text[at] = b"0123456789abcdef"[usize::from(digit)];
-            at += 1;
-        }
-    }
-    text
+fn uuid_digits(bytes: [u8; 16]) -> String {
+    let all = format!("{:032x}", u128::from_be_bytes(bytes));
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &all[part]);
+    parts.join("-")
 }
 
 /// Logs what the container uses when a process with a slot exits, if the log level asks for it.
