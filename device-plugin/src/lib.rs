@@ -28,6 +28,7 @@ pub mod runtime;
 pub mod selinux;
 pub mod settings;
 mod task_supervisor;
+mod tmpfs;
 
 #[cfg(test)]
 mod testing;

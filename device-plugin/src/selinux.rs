@@ -7,10 +7,10 @@ use std::path::Path;
 use std::str::FromStr;
 
 use aliquot_node_state::mps::SHM;
-use aliquot_region::tmpfs;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
 use crate::files::{self, FileError, failed};
+use crate::tmpfs;
 
 /// The type that every container may read and write.
 const CONTAINER_FILE: &str = "system_u:object_r:container_file_t:s0";

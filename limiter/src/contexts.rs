@@ -103,10 +103,10 @@ impl Contexts {
     /// The primary context of a device, and the green ones, which end with it.
     pub(crate) fn of_primary(&self, device: Device) -> Vec<Handle> {
         let known = self.known.lock();
-        let ends = known
+        let primary = known
             .iter()
             .filter(|(_, one)| one.primary && one.device == device);
-        let ends: Vec<Handle> = ends.map(|(handle, _)| *handle).collect();
+        let ends: Vec<Handle> = primary.map(|(handle, _)| *handle).collect();
         let owned = known.iter().filter(|(_, one)| ends.contains(&one.owner));
         owned.map(|(handle, _)| *handle).collect()
     }

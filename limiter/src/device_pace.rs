@@ -25,7 +25,9 @@ pub(crate) struct LaunchWork {
 
 /// What is known of the launches of this process, for each device of the limits page.
 #[derive(Debug)]
-pub(crate) struct Pace(pub(crate) Vec<DevicePace>);
+pub(crate) struct Pace {
+    pub(crate) devices: Vec<DevicePace>,
+}
 
 /// What is known of the launches on one device.
 #[derive(Debug, Default)]
@@ -46,13 +48,15 @@ pub(crate) struct DevicePace {
 
 impl Pace {
     pub(crate) fn new(devices: usize) -> Self {
-        Self((0..devices).map(|_| DevicePace::default()).collect())
+        Self {
+            devices: (0..devices).map(|_| DevicePace::default()).collect(),
+        }
     }
 
     /// Takes out the events of a context that may end now, of each device: from here on none of
     /// them is queried.
     pub(crate) fn detach(&self, context: Handle) -> Vec<ContextMarks> {
-        self.0
+        self.devices
             .iter()
             .map(|device_pace| device_pace.markers.detach(context))
             .collect()
@@ -60,7 +64,7 @@ impl Pace {
 
     /// The context lives on.
     pub(crate) fn put_back(&self, detached: Vec<ContextMarks>) {
-        for (device_pace, marks) in self.0.iter().zip(detached) {
+        for (device_pace, marks) in self.devices.iter().zip(detached) {
             device_pace.markers.put_back(marks);
         }
     }
@@ -68,7 +72,8 @@ impl Pace {
     /// A context ended, or is about to: pending measurements in it will never finish.
     pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: Vec<ContextMarks>) {
         forget_captures(context);
-        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached).enumerate() {
+        let marked = self.devices.iter().zip(detached);
+        for (device_index, (device_pace, marks)) in marked.enumerate() {
             for launch in marks.launches() {
                 device_pace.costs().kernel(launch.key).end_measurement();
             }

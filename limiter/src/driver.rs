@@ -142,12 +142,12 @@ pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    let dlsym = libc_dlsym();
-    if dlsym.is_null() || handle.is_null() {
+    let address = libc_dlsym();
+    if address.is_null() || handle.is_null() {
         return null_mut();
     }
     // SAFETY: that address is libc's dlsym.
-    let dlsym = unsafe { core::mem::transmute::<*mut c_void, Search>(dlsym) };
+    let dlsym = unsafe { core::mem::transmute::<*mut c_void, Search>(address) };
     // SAFETY: the handle is open and the name a C string.
     unsafe { dlsym(handle, name.as_ptr()) }
 }

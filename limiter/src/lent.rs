@@ -54,11 +54,11 @@ impl Account {
         let used = self.process.slot.used(device);
         let is_within = used.saturating_add(limits.overhead(device)) <= limits.request(device);
         let is_alive = clock::since_epoch().saturating_sub(limits.heartbeat()) < HEARTBEAT_TIMEOUT;
-        let max_wait = match limits.max_wait_ms(device) {
+        let milliseconds = match limits.max_wait_ms(device) {
             0 => UNTIL_KNOWN,
             known => known,
         };
-        let max_wait = u64::from(max_wait) * clock::MILLISECOND;
+        let max_wait = u64::from(milliseconds) * clock::MILLISECOND;
         is_within && is_alive && clock::now().saturating_sub(begun) < max_wait
     }
 }

@@ -3,8 +3,8 @@
 //! Levels as in HAMi: 0 and 1 errors, 2 warnings (the default), 3 one line at start and exit, 4
 //! every refusal. Logging allocates nothing, does not use stdout and does not buffer.
 
-use core::fmt::Write as _;
 use core::sync::atomic::{AtomicI32, Ordering};
+use std::io::Write as _;
 
 /// Something is permanently wrong.
 pub(crate) const ERROR: i32 = 1;
@@ -38,29 +38,13 @@ pub(crate) fn line(level: i32, message: core::fmt::Arguments) {
     if !is_enabled(level) {
         return;
     }
-    let mut text = LogLine {
-        bytes: [0; 256],
-        length: 0,
-    };
+    let mut text = [0_u8; 256];
+    let longest = text.len() - 1;
     // A line that is too long is truncated.
-    let _ = write!(text, "aliquot[{}]: {message}", std::process::id());
-    let end = text.length.min(text.bytes.len() - 1);
-    text.bytes[end] = b'\n';
+    let mut rest = &mut text[..longest];
+    let _ = write!(rest, "aliquot[{}]: {message}", std::process::id());
+    let end = longest - rest.len();
+    text[end] = b'\n';
     // SAFETY: the bytes are valid; an error of stderr cannot be reported.
-    unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), end + 1) };
-}
-
-struct LogLine {
-    bytes: [u8; 256],
-    length: usize,
-}
-
-impl core::fmt::Write for LogLine {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let rest = &mut self.bytes[self.length..];
-        let fits = text.len().min(rest.len());
-        rest[..fits].copy_from_slice(&text.as_bytes()[..fits]);
-        self.length += fits;
-        Ok(())
-    }
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), end + 1) };
 }

@@ -100,7 +100,7 @@ impl Markers {
         self.pending.count(|_| true) >= MAX_PENDING
     }
 
-    /// Whether so many launches of this stream are being measured that no more of them can be.
+    /// Whether no launch of this stream can be measured until the measurement of another one ends.
     pub(crate) fn is_stream_full(&self, stream: Handle) -> bool {
         self.pending_of(Some(stream)) >= MAX_PENDING_OF_STREAM
     }
@@ -268,10 +268,9 @@ impl Markers {
     }
 }
 
-/// Nanoseconds of a launch itself, of those between its events, in which the device waited for us for
-/// `gap`. A thread that was delayed may have been so after the launch reached the device, which worked
-/// meanwhile: then all of the time counts, or a program on a crowded machine would be charged for less
-/// than it uses.
+/// What a launch itself took of the nanoseconds between its events: all but the `gap` in which the
+/// device waited for us. If the thread was delayed, all of it: the launch may have reached the device
+/// before, and a program on a crowded machine would else be charged for less than it uses.
 fn own_time(took: u64, gap: u64, disturbed: bool) -> u64 {
     if disturbed {
         return took;
@@ -333,9 +332,9 @@ impl<T> Queue<T> {
     /// Takes the next item out, with its context, which must not end before [`Self::finish_query`].
     fn begin_query(&self) -> Option<(Handle, T)> {
         let mut state = self.state.lock();
-        let found = state.waiting.pop_front()?;
-        state.querying.push(found.0);
-        Some(found)
+        let (context, one) = state.waiting.pop_front()?;
+        state.querying.push(context);
+        Some((context, one))
     }
 
     /// Ends a query; the item waits again if it is given back.
@@ -354,7 +353,7 @@ impl<T> Queue<T> {
             let mut state = self.state.lock();
             let all = std::mem::take(&mut state.waiting);
             let (detached, left): (VecDeque<_>, _) =
-                all.into_iter().partition(|one| one.0 == context);
+                all.into_iter().partition(|(of, _)| *of == context);
             state.waiting = left;
             found.extend(detached.into_iter().map(|(_, one)| one));
             if !state.querying.contains(&context) {
@@ -389,14 +388,14 @@ mod tests {
             for (context, one) in [(7, "a"), (8, "b"), (7, "c")] {
                 queue.put(context, one);
             }
-            let taken = queue.begin_query().expect("three wait");
+            let (context, one) = queue.begin_query().expect("three wait");
             let (sender, receiver) = channel();
             std::thread::scope(|scope| {
                 scope.spawn(|| sender.send(queue.detach(7)).expect("a receiver"));
                 // However late it begins, it must not return.
                 let early = receiver.recv_timeout(Duration::from_millis(100));
                 assert_eq!(early, Err(RecvTimeoutError::Timeout));
-                queue.finish_query(taken.0, (!is_ready).then_some(taken.1));
+                queue.finish_query(context, (!is_ready).then_some(one));
                 let detached = receiver.recv_timeout(Duration::from_mins(1));
                 let detached = detached.expect("it ends");
                 let expected = if is_ready { vec!["c"] } else { vec!["c", "a"] };

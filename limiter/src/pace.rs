@@ -24,11 +24,11 @@ const NO_LIMIT: u32 = 100;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
 
-/// The longest that a launch sleeps, in nanoseconds, while others are being measured: their end shortens
-/// the debt, and the process no longer counts as one with work.
+/// The longest that a launch sleeps, in nanoseconds, while others are being measured: their end
+/// shortens the debt, and the process no longer counts as one with work.
 const MEASURING_INTERVAL: u64 = 5_000_000;
-/// A launch waits for the end of another in its stream for so many times what one takes beside all
-/// other tenants, but not less than this many nanoseconds.
+/// How long a launch waits for the end of another in its stream: this many times what one takes
+/// beside all other tenants, and at least this many nanoseconds.
 const MAX_QUEUE_WAIT: u64 = 20;
 const MIN_QUEUE_WAIT: u64 = 100_000_000;
 /// Nanoseconds for which no launch waits for the end of others after one did so in vain: a program
@@ -52,7 +52,7 @@ pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
 /// A wait for work of the device is over: learns from launches that are done, so that they do not count
 /// as work any more.
 pub(crate) fn poll_after_wait(process: &'static ProcessState) {
-    for (device_index, device_pace) in process.pace.0.iter().enumerate() {
+    for (device_index, device_pace) in process.pace.devices.iter().enumerate() {
         let pacing = Pacing {
             process,
             device_index,
@@ -70,7 +70,7 @@ fn pacing_for(stream: Handle) -> Result<Option<Pacing>, Code> {
     let Some(process) = process::required()? else {
         return Ok(None);
     };
-    let device_paces = &process.pace.0;
+    let device_paces = &process.pace.devices;
     let device_index = match device_paces.len() {
         1 => 0,
         // Whatever context the thread has.
@@ -171,7 +171,7 @@ impl Pacing {
     fn charge_and_launch(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
         self.report_launches();
         let kernel = self.device_pace.costs().kernel(work.key);
-        if matches!(self.limit_words().rule(), LaunchRule::Unlimited) {
+        if matches!(self.current_limits().rule(), LaunchRule::Unlimited) {
             return call();
         }
         if stream::any_captured() {
@@ -186,8 +186,11 @@ impl Pacing {
         let estimate = || self.device_pace.scales().estimate(work.extent);
         let is_unknown = || !kernel.is_known() && estimate().is_none();
         self.wait_for_cost_or_queue((kernel, &is_unknown), work);
-        let estimate = if kernel.is_known() { None } else { estimate() };
-        let cost = estimate.unwrap_or_else(|| kernel.cost());
+        let cost = if kernel.is_known() {
+            kernel.cost()
+        } else {
+            estimate().unwrap_or_else(|| kernel.cost())
+        };
         let chunk = self.device_pace.credit.chunk(self.thread, cost);
         let Some(rate) = self.wait_for_credit(chunk, cost) else {
             return call();
@@ -235,7 +238,7 @@ impl Pacing {
     }
 
     /// The current limits, after checking the host's heartbeat.
-    fn limit_words(self) -> LimitWords {
+    fn current_limits(self) -> LimitWords {
         let heartbeat = self.process.limits.heartbeat();
         // A clock that was set back a little does not make the host's words stale, and one that was
         // set back far does not keep them valid forever.
@@ -336,7 +339,7 @@ impl Pacing {
             return;
         };
         self.device_pace.scales().learn(launch.extent, found);
-        if let LaunchRule::Limited(rate) = self.limit_words().rule() {
+        if let LaunchRule::Limited(rate) = self.current_limits().rule() {
             self.bucket().correct_charge(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.
             let waited = if delayed > 0 { waited } else { 0 };
@@ -348,7 +351,7 @@ impl Pacing {
 
     /// Total nanoseconds for which launches of the container on its other devices waited.
     fn delayed(self) -> u64 {
-        let others = (0..self.process.pace.0.len())
+        let others = (0..self.process.pace.devices.len())
             .filter(|device_index| *device_index != self.device_index);
         let each =
             others.map(|device_index| self.process.slot.compute(device_index).waited.load(Relaxed));
@@ -369,7 +372,7 @@ impl Pacing {
         let markers = &self.device_pace.markers;
         let (mut left, mut progressed) = (usize::MAX, start);
         loop {
-            let words = self.limit_words();
+            let words = self.current_limits();
             let is_limited =
                 || kernel.is_at_unmeasured_limit() || markers.is_stream_full(work.stream);
             // Without a limit nobody need know what a launch costs before it is made.
@@ -458,7 +461,7 @@ impl Pacing {
         // For how long the bucket gathers credit for more than this launch after its debt.
         let mut gathered = 0;
         let rate = loop {
-            let words = self.limit_words();
+            let words = self.current_limits();
             let until = match words.rule() {
                 LaunchRule::Unlimited => break None,
                 LaunchRule::Wait => u64::MAX,

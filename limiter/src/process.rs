@@ -9,9 +9,9 @@ use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::error::Error;
-use std::ffi::CStr;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
@@ -25,10 +25,10 @@ use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::log;
 
 /// The host's page, in a directory that cannot be renamed.
-const LIMITS: &CStr = c"/.aliquot/limits";
-const COUNTERS: &CStr = c"/.aliquot/counters/slots";
-/// The driver's node, of which the descriptors are that stand for memory.
-const CONTROL_NODE: &CStr = c"/dev/nvidiactl";
+const LIMITS: &str = "/.aliquot/limits";
+const COUNTERS: &str = "/.aliquot/counters/slots";
+/// The driver's node: the descriptors that stand for memory are open files of it.
+const CONTROL_NODE: &str = "/dev/nvidiactl";
 /// CUDA devices whose index in the limits page is cached.
 const MAX_CUDA_DEVICES: usize = 64;
 const UNKNOWN: u8 = 0;
@@ -137,7 +137,7 @@ fn refused_share() -> &'static Share {
     if let Some(known) = known.filter(|known| known.pid == pid) {
         return &known.share;
     }
-    let limits = LimitsPage::open(LIMITS).unwrap_or_else(|_| LimitsPage::empty());
+    let limits = LimitsPage::open(Path::new(LIMITS)).unwrap_or_else(|_| LimitsPage::empty());
     let share = Share::new(limits);
     let new: *mut RefusedProcess = Box::into_raw(Box::new(RefusedProcess { pid, share }));
     REFUSED.store(new, Ordering::Release);
@@ -235,7 +235,7 @@ impl Share {
         // `GPU-` or `MIG-` and the digits.
         Ok((0..self.limits.devices()).find(|device_index| {
             let (name, length) = self.limits.uuid(*device_index);
-            length == UUID && name[4..] == digits
+            length == UUID && name[4..] == *digits.as_bytes()
         }))
     }
 
@@ -249,8 +249,9 @@ impl Share {
 
 impl ProcessState {
     fn new() -> Result<Self, Box<dyn Error>> {
-        let limits = LimitsPage::open(LIMITS)?;
-        let slot = ProcessSlot::take(COUNTERS, limits.counters(), CONTROL_NODE)?;
+        let limits = LimitsPage::open(Path::new(LIMITS))?;
+        let node = Path::new(CONTROL_NODE);
+        let slot = ProcessSlot::take(Path::new(COUNTERS), limits.counters(), node)?;
         log::line(
             log::INFO,
             format_args!(
@@ -320,19 +321,10 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 }
 
 /// A UUID in its text form: 8-4-4-4-12 digits.
-fn uuid_digits(bytes: [u8; 16]) -> [u8; 36] {
-    let mut text = [b'-'; 36];
-    let mut at = 0;
-    for (i, byte) in bytes.into_iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            at += 1;
-        }
-        for digit in [byte >> 4, byte & 15] {
-            text[at] = b"0123456789abcdef"[usize::from(digit)];
-            at += 1;
-        }
-    }
-    text
+fn uuid_digits(bytes: [u8; 16]) -> String {
+    let all = format!("{:032x}", u128::from_be_bytes(bytes));
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &all[part]);
+    parts.join("-")
 }
 
 /// Logs what the container uses when a process with a slot exits, if the log level asks for it.

@@ -32,7 +32,7 @@ struct StreamCapture {
 }
 
 impl StreamCapture {
-    fn of(stream: Handle) -> Self {
+    fn new(stream: Handle) -> Self {
         let own = stream == 0 || stream == PER_THREAD_STREAM;
         // SAFETY: any thread may ask for its own id.
         let name = unsafe { libc::pthread_self() };
@@ -52,7 +52,7 @@ impl StreamCapture {
 
     /// Whether it goes on, as far as this thread can tell.
     fn is_ongoing(self) -> bool {
-        let own = Self::of(self.stream);
+        let own = Self::new(self.stream);
         !own.is_same_stream(self) || is_captured(self.stream)
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn with_relaxed_capture<T>(act: impl FnOnce() -> T) -> T {
 
 /// Makes a call that begins a capture of a stream.
 pub(crate) fn begin_capture(stream: Handle, call: impl FnOnce() -> Code) -> Code {
-    let capture = StreamCapture::of(stream);
+    let capture = StreamCapture::new(stream);
     // Before the driver knows of it: another thread may launch into it at once.
     ONGOING.fetch_add(1, Relaxed);
     let code = call();
@@ -130,7 +130,7 @@ pub(crate) fn begin_capture(stream: Handle, call: impl FnOnce() -> Code) -> Code
 /// Handles the driver's answer to the end of a capture, which may go on.
 pub(crate) fn finish_capture(stream: Handle, code: Code) -> Code {
     if code == SUCCESS {
-        let one = StreamCapture::of(stream);
+        let one = StreamCapture::new(stream);
         forget_if(|capture| capture.is_same_stream(one));
     } else if code != WRONG_THREAD {
         with_relaxed_capture(|| forget_if(|capture| !capture.is_ongoing()));

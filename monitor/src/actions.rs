@@ -252,11 +252,11 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     let (container, uuid) = (&containers[at].name, &containers[at].devices[device].uuid);
     let (excess, request) = (share.excess() / MIB, share.request / MIB);
     let lacking = all.iter().filter(|one| one.lacking > 0);
-    let owners = lacking.map(|one| {
+    let names = lacking.map(|one| {
         let owner = &containers[one.at.0];
         (&*owner.namespace, &*owner.pod_name)
     });
-    let owners = owners.collect::<BTreeSet<_>>();
+    let owners: BTreeSet<_> = names.collect();
     let pods = pods_text(Some(&containers[at].namespace), owners);
     format!(
         "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, to give memory within their requests to {pods}"

@@ -9,11 +9,11 @@ use aliquot_core::Mib;
 use aliquot_node_state::monitor_reports::{self, GpuMemory, GpuSet};
 use serde::Serialize;
 
-/// Held memory is published in steps of so many bytes: a display or a daemon of the driver's holds less.
+/// Held memory is published in steps of this: a display or a daemon of the driver's holds less.
 const STEP: u64 = 256 << 20;
 /// For how long less must be held before less is published: a process that comes and goes does not
 /// change the node's annotation each time.
-const SETTLED: Duration = Duration::from_mins(1);
+const LOWER_AFTER: Duration = Duration::from_mins(1);
 
 /// A file and what it contains.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl GpuListReport {
     /// Writes the GPUs of a sample; for those that the sample says nothing about (`unknown`), nothing
     /// changes. Blocks.
     pub fn write(&mut self, gpus: &BTreeSet<String>, unknown: &BTreeSet<String>) {
-        let known = self.0.written.iter().flatten();
-        let known = known.filter(|gpu| unknown.contains(*gpu));
+        let written = self.0.written.iter().flatten();
+        let known = written.filter(|gpu| unknown.contains(*gpu));
         let gpus = known.chain(gpus).cloned().collect();
         self.0.put(gpus);
     }
@@ -73,7 +73,7 @@ impl Held {
     fn update(&mut self, bytes: u64, now: Duration) {
         let held = Mib((bytes / STEP) * (STEP >> 20));
         let since = *self.less_since.get_or_insert(now);
-        if held >= self.published || now.saturating_sub(since) >= SETTLED {
+        if held >= self.published || now.saturating_sub(since) >= LOWER_AFTER {
             *self = Self {
                 published: held,
                 less_since: None,
@@ -119,8 +119,8 @@ impl UnmanagedReport {
             }
         }
         self.gpus.retain(|_, held| held.published > Mib(0));
-        let published = self.gpus.iter();
-        let published = published.map(|(gpu, held)| (gpu.clone(), held.published));
+        let gpus = self.gpus.iter();
+        let published = gpus.map(|(gpu, held)| (gpu.clone(), held.published));
         self.report.put(published.collect());
     }
 }

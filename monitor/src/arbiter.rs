@@ -112,8 +112,8 @@ pub struct TenantDecision {
     pub rate_correction: u32,
     /// Active tenants on the device, including itself.
     pub tenants: u32,
-    /// As many processes of other tenants, in parts of 256, would take as much of the device, if they
-    /// always had work, as others lately did.
+    /// What other tenants lately took of the device, as a number of processes that always have work,
+    /// in parts of 256.
     pub others: u32,
     /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,
@@ -152,9 +152,11 @@ impl ArbiterState {
 
     /// Adds new tenants, and removes those without a sample.
     fn update_tenants(&mut self, samples: &[TenantSample]) {
-        let known = self.order.iter();
-        let known = known.map(|(container, device)| (container.as_str(), device.as_str()));
-        if known.eq(samples.iter().map(|one| (one.container, one.device))) {
+        let before = self
+            .order
+            .iter()
+            .map(|(container, device)| (container.as_str(), device.as_str()));
+        if before.eq(samples.iter().map(|one| (one.container, one.device))) {
             return;
         }
         let order = std::mem::take(&mut self.order).into_iter();
@@ -226,8 +228,8 @@ impl Device {
             .collect();
         let active_count = claims.iter().filter(|one| one.active).count();
         let allowed = loans::allowances(&claims);
-        let wanted = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
-        let wanted = wanted.map(|(_, allowed)| *allowed).sum::<Ppm>();
+        let at_work = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
+        let wanted = at_work.map(|(_, allowed)| *allowed).sum::<Ppm>();
         let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
         let left = full_device(wanted, used);
         let activities = members.iter().map(|i| &tenants[*i].activity);

@@ -68,6 +68,17 @@ pub enum Owner {
     UnknownContainer,
 }
 
+impl Owner {
+    /// The share that the process uses, with the limiter or without: index of its container, and of
+    /// the device in it.
+    pub fn share(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Share(at, device) | Self::WithoutLimiter(at, device) => Some((at, device)),
+            _ => None,
+        }
+    }
+}
+
 /// The owner of a process, whether it uses the limiter or not.
 pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &NodeContext) -> Owner {
     let location = &one.process.location;

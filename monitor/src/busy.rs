@@ -47,18 +47,18 @@ pub struct ProcessBusy {
 impl UtilizationSamples {
     /// Sets the time of day. If it went back, earlier samples no longer tell which ones are new.
     pub fn set_clock(&mut self, now: SystemTime) {
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        if now < self.time_of_day {
+        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        if time < self.time_of_day {
             for gpu in self.gpus.values_mut() {
-                let past = |at: u64| at.min(now.saturating_sub(SECOND));
+                let past = |at: u64| at.min(time.saturating_sub(SECOND));
                 gpu.at = past(gpu.at);
                 for one in gpu.processes.values_mut() {
                     one.at = past(one.at);
                 }
             }
         }
-        self.time_of_day = now;
+        self.time_of_day = time;
     }
 
     /// The time after which samples of a GPU are new, by the driver's clock.

@@ -25,11 +25,11 @@ pub struct ContainerNames {
 
 impl ContainerNames {
     /// Reads the names that an earlier monitor wrote below the agent's state directory.
-    pub fn of(state: &Path) -> Self {
+    pub fn read(state: &Path) -> Self {
         let file = StateDirectory(state).container_names();
         let text = fs::read(&file).ok();
-        let rows = text.and_then(|text| serde_json::from_slice::<Vec<[String; 3]>>(&text).ok());
-        let rows = rows.unwrap_or_default().into_iter();
+        let read = text.and_then(|text| serde_json::from_slice::<Vec<[String; 3]>>(&text).ok());
+        let rows = read.unwrap_or_default().into_iter();
         let known = rows.map(|[pod, id, name]| ((pod.into(), id), name));
         Self {
             file,
@@ -81,8 +81,8 @@ impl ContainerNames {
         if self.written {
             return Ok(());
         }
-        let rows = self.known.iter();
-        let rows: Vec<[&str; 3]> = rows
+        let names = self.known.iter();
+        let rows: Vec<[&str; 3]> = names
             .map(|((pod, id), name)| [pod.as_str(), id, name])
             .collect();
         monitor_reports::write(&self.file, &rows)?;
@@ -106,11 +106,11 @@ mod tests {
         let pods = [("u1", "aa"), ("u2", "bb"), ("u3", "cc")]
             .map(|(uid, id)| (uid.into(), Arc::new(pod(uid, &[(id, "main")]))))
             .into();
-        let mut first = ContainerNames::of(dir.path());
+        let mut first = ContainerNames::read(dir.path());
         assert_eq!(first.update(Some(&set(&["u1", "u2"])), &pods).len(), 2);
         first.write().expect("written");
         // The API server and the list of shares are unavailable, then a share is gone.
-        let mut next = ContainerNames::of(dir.path());
+        let mut next = ContainerNames::read(dir.path());
         assert_eq!(next.update(None, &BTreeMap::new()).len(), 2);
         let left = next.update(Some(&set(&["u1"])), &pods).clone();
         assert_eq!(
@@ -122,13 +122,13 @@ mod tests {
         next.write().expect("nothing to write");
         assert!(!file.exists(), "nothing changed, or the agent was removed");
         fs::write(file, "[[").expect("written");
-        assert_eq!(ContainerNames::of(dir.path()).known.len(), 0, "half a file");
+        assert_eq!(ContainerNames::read(dir.path()).known.len(), 0, "half a file");
     }
 
     #[test]
     fn prunes_names_of_earlier_container_starts() {
         let dir = state_directory();
-        let mut names = ContainerNames::of(dir.path());
+        let mut names = ContainerNames::read(dir.path());
         let accepted = set(&["u1"]);
         let mut most = 0;
         let mut last = BTreeMap::new();

@@ -25,16 +25,16 @@ pub fn counted_memory(
     };
     let of_slot = |slot: &ProcessUsage| {
         let same = |one: &&ProcessUsage| (one.slot, one.pid) == (slot.slot, slot.pid);
-        let earlier = before.processes.iter().find(same);
-        let earlier = earlier.map_or(0, |one| one.device(device).used);
+        let then = before.processes.iter().find(same);
+        let earlier = then.map_or(0, |one| one.device(device).used);
         let found = slot.device(device);
         SlotUsage {
             used: found.used.max(earlier),
             ..found
         }
     };
-    let others = after.processes.iter();
-    let others = others.filter(|slot| !slot.pid.is_some_and(is_unique));
+    let all = after.processes.iter();
+    let others = all.filter(|slot| !slot.pid.is_some_and(is_unique));
     let mut rest = others.fold(0_u64, |sum, slot| sum.saturating_add(of_slot(slot).used));
     let counted = processes.iter().map(|one| {
         let pid = one.process.container_pid.filter(|pid| is_unique(*pid));

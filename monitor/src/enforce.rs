@@ -37,12 +37,13 @@ pub struct DriverLimits {
     without: BTreeMap<String, Instant>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Of several cgroups of a container, the first in this order counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LimitStatus {
-    Yes,
+    No,
     /// From now on: it had none.
     Late,
-    No,
+    Yes,
     /// It was removed, so it has no processes.
     Gone,
 }
@@ -83,13 +84,13 @@ impl DriverLimits {
                     enforcement.late.push((at, index));
                 }
                 let is_by_driver = matches!(status, LimitStatus::Yes | LimitStatus::Late);
-                let all = [
+                let means = [
                     ("library", container.limited && page.limit > 0),
                     ("mps", device.mode == Mode::Mps && device.memory.0 > 0),
                     ("driver", is_by_driver),
                 ];
-                let all = all.into_iter();
-                by.push(all.filter_map(|(name, is)| is.then_some(name)).collect());
+                let each = means.into_iter();
+                by.push(each.filter_map(|(name, is)| is.then_some(name)).collect());
             }
             enforcement.by.push(by);
         }
@@ -120,21 +121,15 @@ impl DriverLimits {
             hard: page.limit,
         };
         // Each is tried, even if another one fails.
-        let all: Vec<LimitStatus> = cgroups
-            .iter()
-            .map(|cgroup| self.limit(gpu, cgroup, limits))
-            .collect();
-        let worst_first = [LimitStatus::No, LimitStatus::Late, LimitStatus::Yes];
-        let mut found = worst_first.into_iter();
-        let found = found.find(|status| all.contains(status));
-        found.unwrap_or(LimitStatus::Gone)
+        let all = cgroups.iter().map(|cgroup| self.limit(gpu, cgroup, limits));
+        all.min().unwrap_or(LimitStatus::Gone)
     }
 
     fn limit(&mut self, gpu: &str, cgroup: &str, limits: CgroupLimits) -> LimitStatus {
         let key = (gpu.to_owned(), cgroup.to_owned());
-        let before = self.set.get(&key).filter(|(set, _)| *set == limits);
-        let (is_known, then) = (before.is_some(), before.map(|(_, then)| *then));
-        if then.is_some_and(|then| then.elapsed() < RETRY) {
+        let set = self.set.get(&key).filter(|(set, _)| *set == limits);
+        let set_at = set.map(|(_, then)| *then);
+        if set_at.is_some_and(|then| then.elapsed() < RETRY) {
             return LimitStatus::Yes;
         }
         if self.gone.contains(&key) {
@@ -142,7 +137,7 @@ impl DriverLimits {
         }
         let path = format!("{CGROUPS}{cgroup}");
         let current = || self.driver.memory_limit(gpu, Path::new(&path));
-        let is_late = !is_known && current().is_ok_and(|limit| limit.hard.is_none());
+        let is_late = set_at.is_none() && current().is_ok_and(|limit| limit.hard.is_none());
         let answer = self.driver.limit_memory(gpu, Path::new(&path), limits);
         if answer.is_err() {
             self.set.remove(&key);

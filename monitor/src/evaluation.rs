@@ -47,7 +47,7 @@ pub struct ContainerUse {
     pub busy: u32,
     /// The maximum of that.
     pub busy_peak: u32,
-    /// Of one of them, the driver has no sample as new as of others.
+    /// The driver's sample of one of them is older than those of others.
     pub is_late: bool,
     pub work: LaunchCounters,
     pub refused: u64,
@@ -103,6 +103,13 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
+    /// What a container uses of a device; nothing if it was not evaluated.
+    pub fn share(&self, at: usize, device: usize) -> ContainerUse {
+        let uses = self.uses.get(at);
+        let found = uses.and_then(|uses| uses.get(device));
+        found.copied().unwrap_or_default()
+    }
+
     /// Bytes that processes outside every share hold of each GPU.
     pub fn unmanaged_memory(&self) -> BTreeMap<&str, u64> {
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
@@ -153,13 +160,9 @@ impl Evaluator {
             .collect();
         let is_uncertain =
             |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
-        let share = |owner: &Owner| match owner {
-            Owner::Share(at, device) | Owner::WithoutLimiter(at, device) => Some((*at, *device)),
-            _ => None,
-        };
         let mut evaluation = Evaluation {
             unknown: count(&owners, is_uncertain),
-            shares: owners.iter().map(share).collect(),
+            shares: owners.iter().copied().map(Owner::share).collect(),
             ..Evaluation::default()
         };
         // Pods with a process on a GPU that may belong to any of their containers.
@@ -296,8 +299,8 @@ impl Evaluator {
         } else {
             twice
         };
-        let duplicates = reports.map_or(0, |(_, after)| after.device(device).overlap.duplicates);
-        let duplicates = duplicates.min(most);
+        let counted = reports.map_or(0, |(_, after)| after.device(device).overlap.duplicates);
+        let duplicates = counted.min(most);
         let rule = OomRule {
             limit: if limit == 0 {
                 0
@@ -425,12 +428,9 @@ fn processes_of<'a>(
     share: (usize, usize),
 ) -> Vec<(&'a ProcessSample, bool)> {
     let all = processes.iter().zip(owners);
-    all.filter_map(|(one, owner)| match owner {
-        Owner::Share(at, device) => ((*at, *device) == share).then_some((one, false)),
-        Owner::WithoutLimiter(at, device) => ((*at, *device) == share).then_some((one, true)),
-        _ => None,
-    })
-    .collect()
+    let own = all.filter(|(_, owner)| owner.share() == Some(share));
+    own.map(|(one, owner)| (one, matches!(owner, Owner::WithoutLimiter(..))))
+        .collect()
 }
 
 /// The memory of a container's processes on a device, and what the limiter counts of it.
@@ -440,11 +440,11 @@ fn memory_of(
     device: usize,
     tolerance: u64,
 ) -> Vec<ProcessMemory> {
-    let with_slot = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
-    let with_slot: Vec<&ProcessSample> = with_slot.map(|(one, _)| *one).collect();
-    let counted = reports
+    let limited = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
+    let with_slot: Vec<&ProcessSample> = limited.map(|(one, _)| *one).collect();
+    let of_slots = reports
         .map(|(before, after)| counted_memory(&with_slot, (before, after), device, tolerance));
-    let mut counted = counted.into_iter().flatten();
+    let mut counted = of_slots.into_iter().flatten();
     let memory = own.iter().map(|(one, is_bypassing)| ProcessMemory {
         identity: one.process.identity,
         bytes: one.bytes,

@@ -103,8 +103,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
     let bytes = gpu.bytes;
     let load = gpu.load;
-    let limits = snapshot.driver_limits.get(&gpu.uuid);
-    let limits = limits.map(|has| Value::Whole((*has).into()));
+    let by_driver = snapshot.driver_limits.get(&gpu.uuid);
+    let limits = by_driver.map(|has| Value::Whole((*has).into()));
     put(&all::GPU_LIMITS, limits);
     let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
     let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
@@ -123,9 +123,9 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
     put(&all::GPU_POWER, watts);
     let containers = snapshot.sample.containers.all.iter().enumerate();
-    let shares =
+    let all_shares =
         containers.flat_map(|(at, container)| (0..container.devices.len()).map(move |i| (at, i)));
-    let shares = shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
+    let shares = all_shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
     put(&all::GPU_SHARES, Some(number(shares.count())));
     let processes = snapshot
         .sample
@@ -133,8 +133,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .iter()
         .filter(|one| one.gpu == gpu.uuid);
     put(&all::GPU_PROCESSES, Some(number(processes.clone().count())));
-    let unavailable = processes.filter(|one| one.bytes.is_none());
-    let unavailable = is_sampled.then(|| number(unavailable.count()));
+    let unmeasured = processes.filter(|one| one.bytes.is_none());
+    let unavailable = is_sampled.then(|| number(unmeasured.count()));
     put(&all::GPU_UNAVAILABLE, unavailable);
     put(&all::HAMI_USED, used);
     put(&all::HAMI_BUSY, whole(load.busy));
@@ -144,13 +144,14 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
 }
 
 fn add_instance(samples: &mut Samples, node: &str, gpu: &GpuSample, one: &InstanceSample) {
+    let (instance, compute_instance) = one.numbers;
     let labels = [
         node.to_owned(),
         gpu.index.to_string(),
         one.uuid.clone(),
         one.profile.clone(),
-        one.numbers.0.to_string(),
-        one.numbers.1.to_string(),
+        instance.to_string(),
+        compute_instance.to_string(),
     ];
     if let Some(bytes) = one.bytes {
         samples.add(&all::INSTANCE_TOTAL, &labels, Value::Whole(bytes.total));
@@ -164,9 +165,7 @@ fn add_share(
     (at, container): (usize, &ManagedContainer),
     (index, device): (usize, &ContainerDevice),
 ) {
-    let uses = snapshot.evaluation.uses.get(at);
-    let found = uses.and_then(|uses| uses.get(index)).copied();
-    let found = found.unwrap_or_default();
+    let found = snapshot.evaluation.share(at, index);
     let work = found.work;
     let uuid = snapshot.sample.device_uuid(at, index).to_owned();
     let hami = [
@@ -267,10 +266,9 @@ fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
             reference(|pod| &pod.reference.namespace),
             reference(|pod| &pod.reference.name),
         ];
-        let sum = sums.entry(labels).or_insert((0, Some(0)));
-        sum.0 += 1;
-        sum.1 = sum
-            .1
+        let (number, bytes) = sums.entry(labels).or_insert((0, Some(0)));
+        *number += 1;
+        *bytes = bytes
             .zip(process.bytes)
             .map(|(one, more)| one.saturating_add(more));
     }
@@ -307,8 +305,8 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
     let took = snapshot.took.as_secs_f64();
     put(&all::SAMPLE_SECONDS, Value::Part(took));
-    let completed_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
-    let completed_at = completed_at.unwrap_or_default().as_secs_f64();
+    let since_epoch = snapshot.completed_at.duration_since(UNIX_EPOCH);
+    let completed_at = since_epoch.unwrap_or_default().as_secs_f64();
     put(&all::LAST_SAMPLE, Value::Part(completed_at));
     // Exported from 0 on, so that the first failure is an increase.
     for what in ["counters", "inventory", "limits", "names", "processes"] {
@@ -332,11 +330,10 @@ fn share_labels(
     let parent = snapshot.sample.gpu(at, index);
     let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == parent);
     let index = gpu.map_or_else(String::new, |gpu| gpu.index.to_string());
-    let instances = gpu.into_iter().flat_map(|gpu| &gpu.instances);
+    let mut instances = gpu.into_iter().flat_map(|gpu| &gpu.instances);
     let own = instances
-        .filter(|one| one.uuid == uuid)
-        .map(|one| one.profile.clone())
-        .next();
+        .find(|one| one.uuid == uuid)
+        .map(|one| one.profile.clone());
     [
         snapshot.node.clone(),
         index,

@@ -57,7 +57,7 @@ struct Interval {
     temperature: Option<u32>,
     sm: Mean,
     power: Mean,
-    /// When launches had waited for how long: the first and the last sample.
+    /// The times of the first and the last sample, and how long launches had waited by then.
     waited: Option<[(Duration, Duration); 2]>,
 }
 
@@ -194,8 +194,8 @@ impl Interval {
         let length = until.saturating_sub(since);
         // The container was started again: its count began anew.
         let waited = after.checked_sub(before).unwrap_or(after);
-        let percent = waited.as_millis() * 100 / length.as_millis().max(1);
-        let percent = Percent(u32::try_from(percent).unwrap_or(u32::MAX));
+        let whole = waited.as_millis() * 100 / length.as_millis().max(1);
+        let percent = Percent(u32::try_from(whole).unwrap_or(u32::MAX));
         (length >= SHORTEST).then_some(percent)
     }
 }

@@ -19,7 +19,7 @@ use crate::settings::Grace;
 /// milliseconds while a call waits.
 const REPORT_AGE: Duration = Duration::from_millis(500);
 /// A call-back ends when nothing was lacking for this long.
-const SETTLED: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(2);
 /// Time after which the memory of an ended borrower must be free; else another one is ended.
 const ENDING: Duration = Duration::from_secs(5);
 /// Bytes that the driver may count as free and not give, so that the GPU is full all the same.
@@ -177,12 +177,12 @@ impl Lending {
         }
         let max_wait = (self.grace.longest() + BEYOND_GRACE).as_millis();
         decision.max_wait_ms = u32::try_from(max_wait).unwrap_or(u32::MAX);
-        let due: u64 = shares.iter().map(LentShare::due).sum();
+        let wanted: u64 = shares.iter().map(LentShare::due).sum();
         // Nothing is due while the device has it free, whatever a container reports.
-        let due = if free >= due.saturating_add(SLACK) {
+        let due = if free >= wanted.saturating_add(SLACK) {
             0
         } else {
-            due
+            wanted
         };
         let is_lent = shares.iter().any(|share| share.excess() > 0);
         if due > 0 && is_lent && !self.call_backs.contains_key(gpu) {
@@ -200,7 +200,7 @@ impl Lending {
         };
         if due > 0 {
             call_back.lacking = now;
-        } else if now.saturating_sub(call_back.lacking) >= SETTLED {
+        } else if now.saturating_sub(call_back.lacking) >= QUIET {
             self.call_backs.remove(gpu);
             return decision;
         }
@@ -269,12 +269,9 @@ fn shares(
         };
         let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
         for (device, found) in uses.iter().enumerate() {
-            let lacking = reports.map(|reports| reports.device(device).lacking);
-            let lacking = lacking.filter(|(_, written)| {
-                let written = Duration::from_nanos(*written);
-                sample.taken_at.saturating_sub(written) <= REPORT_AGE
-            });
-            let lacking = lacking.map_or(0, |(bytes, _)| bytes);
+            let (bytes, written) = reports.map_or((0, 0), |read| read.device(device).lacking);
+            let age = sample.taken_at.saturating_sub(Duration::from_nanos(written));
+            let lacking = if age <= REPORT_AGE { bytes } else { 0 };
             let counted = found.tracked.saturating_sub(lacking);
             let in_use = if found.is_measured() {
                 found.measured

@@ -18,7 +18,7 @@ use aliquot_node_state::state::StateDirectory;
 use tokio::sync::watch;
 
 /// A directory that changed within this time may change again with the same modification time.
-const SETTLED: Duration = Duration::from_secs(2);
+const RECENT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDevice {
@@ -87,7 +87,7 @@ impl ContainerReader {
             [state.accepted(), state.container_directories()].map(|folder| changed(&folder));
         if let Some((then, containers)) = &self.last
             && *then == changed
-            && changed.iter().all(|time| is_settled(*time))
+            && changed.iter().all(|time| is_old(*time))
             && is_complete(containers)
         {
             return Arc::clone(containers);
@@ -126,8 +126,8 @@ fn changed(folder: &Path) -> SystemTime {
     found.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-fn is_settled(time: SystemTime) -> bool {
-    time.elapsed().is_ok_and(|age| age > SETTLED)
+fn is_old(time: SystemTime) -> bool {
+    time.elapsed().is_ok_and(|age| age > RECENT)
 }
 
 /// Reads the containers below a state directory, ordered by directory name.

@@ -20,7 +20,7 @@ fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
 }
 
 /// Both folders changed long ago.
-fn settle(dir: &tempfile::TempDir) {
+fn make_old(dir: &tempfile::TempDir) {
     for folder in ["accepted", "containers"] {
         let folder = fs::File::open(dir.path().join(folder)).expect("opened");
         folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
@@ -94,7 +94,7 @@ fn lists_pod_of_unreadable_share_as_accepted() {
 #[test]
 fn notices_limiter_added_without_modification_time() {
     let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
-    settle(&dir);
+    make_old(&dir);
     let mut reader = ContainerReader::new(dir.path().to_owned());
     let first = reader.read();
     assert!(Arc::ptr_eq(&first, &reader.read()), "nothing changed");
@@ -109,12 +109,12 @@ fn notices_limiter_added_without_modification_time() {
 #[test]
 fn rereads_share_that_was_unreadable() {
     let dir = state(&[("u1.json", "{")], &["GPU-a-1-2"]);
-    settle(&dir);
+    make_old(&dir);
     let mut reader = ContainerReader::new(dir.path().to_owned());
     assert_eq!(reader.read().unreadable.len(), 1);
     let file = dir.path().join("accepted/u1.json");
     fs::write(&file, WRITTEN).expect("written");
-    settle(&dir);
+    make_old(&dir);
     assert_eq!(reader.read().all.len(), 1);
     fs::remove_file(file).expect("removed");
     assert_eq!(reader.read().all, []);

@@ -63,7 +63,7 @@ struct LimitedUse {
 }
 
 impl LimitedUse {
-    fn of(one: &ProcessMemory, tolerance: u64) -> Self {
+    fn new(one: &ProcessMemory, tolerance: u64) -> Self {
         let (counted, uncounted) = match (one.bytes, one.counted) {
             (None, counted) => (counted.unwrap_or_default().used, 0),
             (Some(bytes), None) => (0, bytes),
@@ -125,8 +125,8 @@ impl OomWatch {
     ) -> Option<OomVerdict> {
         self.sample += 1;
         self.note(processes, rule);
-        let used = self.processes.values().map(|one| one.used.sum());
-        let used = used.fold(0_u64, u64::saturating_add);
+        let each = self.processes.values().map(|one| one.used.sum());
+        let used = each.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
             (self.growing, self.far_above, self.reported) = (0, None, None);
             return None;
@@ -183,7 +183,7 @@ impl OomWatch {
         self.killed = self.killed.filter(|(identity, _)| lives(identity));
         let mut imported = rule.imported;
         for one in living.clone() {
-            let mut used = LimitedUse::of(one, rule.tolerance);
+            let mut used = LimitedUse::new(one, rule.tolerance);
             if one.counted.is_some() {
                 let left = used.uncounted.saturating_sub(imported);
                 imported -= used.uncounted - left;

@@ -185,24 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_managed_memory_out_where_driver_does() {
-        let charge = |with_slot: u64, counted: u64, managed: u64| {
-            lasting(MemorySample {
-                managed,
-                ..steady(with_slot, counted)
-            })
-        };
-        // 300 counted, 200 of them managed; the context takes 20 more than is counted for it.
-        assert_eq!(charge(120, 300, 200), 20, "the driver leaves it out");
-        assert_eq!(charge(320, 300, 200), 20, "the driver has it in");
-        assert_eq!(charge(300, 300, 200), 0);
-        assert_eq!(charge(100, 300, 200), 0);
-        assert_eq!(charge(80, 300, 200), 0);
-        assert_eq!(charge(120, 100, 0), 20);
-    }
-
-    #[test]
-    fn takes_imported_memory_out_where_driver_does() {
+    fn takes_managed_and_imported_memory_out_where_driver_does() {
         let charge = |with_slot: u64, managed: u64| {
             lasting(MemorySample {
                 managed,

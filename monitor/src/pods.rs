@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::PodUid;
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::{PodUid, Stage};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
@@ -116,19 +116,15 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     };
     let gpu = if pod::annotation(pod, ALLOCATION).is_some() {
         GpuSource::Allocation
-    } else if pod.spec.as_ref().is_some_and(requests_gpu) {
+    } else if requests_gpu(pod) {
         GpuSource::OtherPlugin
     } else {
         GpuSource::Nothing
     };
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
     let found = Pod {
         reference,
         gpu,
-        ended: matches!(phase, Some("Succeeded" | "Failed")),
+        ended: pod::is_finished(pod),
         ended_containers: ended_containers(pod),
         containers: containers(pod),
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
@@ -137,18 +133,14 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
 }
 
 /// Whether it requests a GPU resource, or has a resource claim.
-fn requests_gpu(spec: &api::PodSpec) -> bool {
-    let init = spec.init_containers.iter().flatten();
-    let mut all = init.chain(&spec.containers);
-    let claims = spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|all| !all.is_empty());
-    claims
-        || all.any(|container| {
+fn requests_gpu(pod: &api::Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let claims = spec.and_then(|spec| spec.resource_claims.as_ref());
+    claims.is_some_and(|all| !all.is_empty())
+        || pod::containers(pod).any(|(container, _)| {
             let resources = container.resources.as_ref();
-            let limits = resources.and_then(|resources| resources.limits.as_ref());
-            let mut limits = limits.into_iter().flatten();
+            let listed = resources.and_then(|resources| resources.limits.as_ref());
+            let mut limits = listed.into_iter().flatten();
             limits.any(|(name, quantity)| is_gpu(name) && is_positive(&quantity.0))
         })
 }
@@ -185,15 +177,11 @@ fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
 
 /// A sidecar that has ended is started again.
 fn ended_containers(pod: &api::Pod) -> BTreeSet<String> {
-    let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_deref());
-    let init = init.unwrap_or_default();
     let is_sidecar = |name: &str| {
-        let mut named = init.iter().filter(|container| container.name == name);
-        named.any(|container| container.restart_policy.as_deref() == Some("Always"))
+        pod::containers(pod).any(|(one, stage)| stage == Stage::Sidecar && one.name == name)
     };
-    let statuses = pod.status.iter();
-    let statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let status = pod.status.iter();
+    let statuses = status.flat_map(|status| status.init_container_statuses.iter().flatten());
     let succeeded = statuses.filter(|status| {
         let state = status.state.as_ref();
         let ended = state.and_then(|state| state.terminated.as_ref());

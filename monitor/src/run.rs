@@ -63,8 +63,8 @@ pub enum RunError {
 pub async fn start(settings: Settings) -> Result<(), RunError> {
     raise_open_file_limit();
     let readiness = Readiness::new([SAMPLED]);
-    let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
-    let stop = stop.map_err(RunError::Signals)?;
+    let handled = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
+    let stop = handled.map_err(RunError::Signals)?;
     let root = settings.driver_root.as_deref();
     let access = DriverAccess::new(&settings.state_dir);
     let driver = ReleasableNvml::new(&settings.nvml_library, root, access);
@@ -101,8 +101,8 @@ pub async fn run(
     }));
     let alive = Readiness::new([]);
     let usage = UsageRecord::default();
-    let router = admin::router_alive(readiness.clone(), alive.clone(), Arc::new(registry));
-    let router = router.merge(usage.router());
+    let common = admin::router_alive(readiness.clone(), alive.clone(), Arc::new(registry));
+    let router = common.merge(usage.router());
     let reviewer = access::reviewer(client.clone());
     let control = settings
         .authenticate

@@ -53,7 +53,7 @@ impl Sampler {
             processes,
             pods,
             container_cgroups: ContainerCgroups::default(),
-            names: ContainerNames::of(state),
+            names: ContainerNames::read(state),
             busy: None,
             seen: BTreeSet::new(),
             exiting: ExitingProcesses::default(),
@@ -68,8 +68,8 @@ impl Sampler {
     /// Takes one sample. Blocks.
     pub fn sample(&mut self) -> (NodeSample, Vec<GpuSample>) {
         let pods = self.pods.all();
-        let containers = self.reader.read();
-        let containers = self.active_containers(containers, &pods);
+        let listed = self.reader.read();
+        let containers = self.active_containers(listed, &pods);
         let (gpus, failed) = self.gpus.now(&*self.driver);
         if let Some(error) = failed {
             self.failed("inventory", "", &error);
@@ -102,16 +102,16 @@ impl Sampler {
             })
             .collect();
         let known = devices::devices(&gpus, |_| true);
-        let unknown = devices
+        let missing = devices
             .iter()
             .flatten()
             .filter(|uuid| !known.contains(*uuid));
-        let unknown: Vec<String> = unknown.map(|uuid| (*uuid).to_owned()).collect();
+        let unknown: Vec<String> = missing.map(|uuid| (*uuid).to_owned()).collect();
         let used_gpus: BTreeSet<&str> = sample.processes.iter().map(|one| &*one.gpu).collect();
         let quiet = devices::devices(&gpus, |gpu| {
             !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
         });
-        let both = (containers.all.iter().zip(before)).zip(&devices).map(
+        let pairs = (containers.all.iter().zip(before)).zip(&devices).map(
             |((container, before), devices)| {
                 let before = match before? {
                     Ok(before) => before,
@@ -127,7 +127,7 @@ impl Sampler {
                 Some(after.map(|after| (before, after)))
             },
         );
-        sample.counters = both.collect();
+        sample.counters = pairs.collect();
         // The processes on a GPU that is missing in the inventory are not known.
         self.gpus.set_missing(!unknown.is_empty());
         sample.blind.extend(unknown);
@@ -139,10 +139,10 @@ impl Sampler {
                 self.failed("counters", &container.id, error);
             }
         }
-        let before = self.busy.take().filter(|_| !sample.blind.is_empty());
-        let busy = sample.processes.iter();
-        let busy = busy.filter_map(|one| one.process.location.pod.clone());
-        self.busy = Some(busy.chain(before.into_iter().flatten()).collect());
+        let last = self.busy.take().filter(|_| !sample.blind.is_empty());
+        let processes = sample.processes.iter();
+        let busy = processes.filter_map(|one| one.process.location.pod.clone());
+        self.busy = Some(busy.chain(last.into_iter().flatten()).collect());
         if sample
             .processes
             .iter()
@@ -154,12 +154,12 @@ impl Sampler {
         sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        let names: BTreeSet<&String> = containers
+        let ids: BTreeSet<&String> = containers
             .all
             .iter()
             .map(|container| &container.id)
             .collect();
-        self.pages.retain(|name, _| names.contains(name));
+        self.pages.retain(|id, _| ids.contains(id));
         (sample, gpus)
     }
 

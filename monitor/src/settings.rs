@@ -86,8 +86,8 @@ pub struct Settings {
 
 impl Settings {
     pub fn grace(&self) -> Grace {
-        let by_namespace = self.burst_grace_seconds_in.iter();
-        let by_namespace = by_namespace
+        let in_namespaces = self.burst_grace_seconds_in.iter();
+        let by_namespace = in_namespaces
             .map(|(namespace, seconds)| (namespace.clone(), Duration::from_secs(*seconds)));
         Grace {
             default: Duration::from_secs(self.burst_grace_seconds),

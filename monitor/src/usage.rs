@@ -10,7 +10,7 @@ use crate::exporter::Snapshot;
 
 /// What a snapshot says, and for how long the launches of each share have waited so far: from two samples
 /// the history knows how much they are throttled.
-pub fn of(snapshot: &Snapshot) -> (NodeUsage, Vec<Duration>) {
+pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Duration>) {
     let taken_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
     let containers = 0..snapshot.sample.containers.all.len();
     let shares = containers.flat_map(|at| {
@@ -54,11 +54,7 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
 fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration) {
     let sample = &snapshot.sample;
     let container = &sample.containers.all[at];
-    let found = snapshot.evaluation.uses.get(at);
-    let found = found
-        .and_then(|uses| uses.get(device))
-        .copied()
-        .unwrap_or_default();
+    let found = snapshot.evaluation.share(at, device);
     let gpu = sample.gpu(at, device);
     let is_limited = !container.effective.uncontrolled && found.limit > 0;
     let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
@@ -95,7 +91,7 @@ mod tests {
 
     #[test]
     fn reports_shares_and_instances_and_nothing_unknown_as_zero() {
-        let (usage, waited) = of(&snapshot(|_| (), |_| ()));
+        let (usage, waited) = read(&snapshot(|_| (), |_| ()));
         assert_eq!((usage.node.as_str(), usage.taken_at), ("n1", 7));
         let gpus = usage.gpus.iter().map(|one| (one.gpu.as_str(), one.sm));
         let expected = [("MIG-1", None), ("GPU-a", Some(Percent(50)))];
@@ -109,14 +105,14 @@ mod tests {
         assert_eq!(waited[1], Duration::from_millis(250));
         assert_eq!(share.request, None);
 
-        let (lent, _) = of(&snapshot(
+        let (lent, _) = read(&snapshot(
             |sample| sample.pages = vec![vec![page(2 << 30)], vec![page(4 << 30)]],
             |_| (),
         ));
         let requests: Vec<_> = lent.shares.iter().map(|one| one.request).collect();
         assert_eq!(requests, [Some(Mib(2048)), None]);
 
-        let (used, _) = of(&snapshot(
+        let (used, _) = read(&snapshot(
             |_| (),
             |evaluation| {
                 let used = &mut evaluation.uses[0][0];
@@ -129,7 +125,7 @@ mod tests {
         };
         assert_eq!(used.shares[0].peak, peak);
 
-        let (unknown, _) = of(&snapshot(
+        let (unknown, _) = read(&snapshot(
             |sample| sample.uncorrected = ["GPU-a".to_owned()].into(),
             |evaluation| evaluation.uses[0][0].unavailable = 1,
         ));

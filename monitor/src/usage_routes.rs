@@ -20,7 +20,7 @@ pub struct UsageRecord(Arc<Mutex<(Option<NodeUsage>, History)>>);
 
 impl UsageRecord {
     pub fn add(&self, snapshot: &Snapshot) {
-        let (mut usage, waited) = usage::of(snapshot);
+        let (mut usage, waited) = usage::read(snapshot);
         let (last, history) = &mut *self.0.lock();
         history.add(Duration::from_nanos(snapshot.now), &mut usage, &waited);
         *last = Some(usage);

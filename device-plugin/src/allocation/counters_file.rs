@@ -2,18 +2,17 @@
 //! small file system of its own, so that a container that fills it takes no space from others
 //! (`docs/threat-model.md`).
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use aliquot_node_state::container_directory::{COUNTERS, COUNTERS_FOLDER};
-use aliquot_region::{counters, tmpfs};
+use aliquot_region::counters;
 use rustix::fs::{Mode, OFlags};
 
 use crate::files::{self, FileError, failed};
-use crate::selinux;
-
-const MOUNTS: &str = "/proc/self/mountinfo";
+use crate::{selinux, tmpfs};
 
 /// Creates the counters file in a container directory; an existing one is left alone. Returns its
 /// identity.
@@ -27,7 +26,7 @@ pub fn create(directory: &Path) -> Result<u64, FileError> {
     let mounted = tmpfs::is_mounted(&folder).map_err(failed("inspect", &folder))?;
     if !mounted && !is_in_use(&slots) && reaches_the_runtime(&folder) {
         files::replace(&slots, b"")?;
-        let made = tmpfs::mount(&folder, selinux::is_labelled(directory));
+        let made = tmpfs::mount(&folder, &options(selinux::is_labelled(directory)));
         made.map_err(failed("mount a file system at", &folder))?;
         selinux::inherit(&folder)?;
     }
@@ -40,15 +39,22 @@ pub fn unmount(directory: &Path) -> Result<(), FileError> {
     tmpfs::unmount(&folder).map_err(failed("unmount", &folder))
 }
 
+/// The file system has room for the file and its directory, and no more. `labelled`: its files get
+/// `SELinux` labels, which the kernel counts as inodes.
+fn options(labelled: bool) -> CString {
+    // The rest that two labels leave of one more inode is too small for a third file.
+    let inodes = 2 + u32::from(labelled);
+    let text = format!("size={},nr_inodes={inodes},mode=0755", counters::SIZE);
+    CString::new(text).unwrap_or_default()
+}
+
 /// A container that started where mounts do not reach the runtime has the file itself mounted.
 fn is_in_use(slots: &Path) -> bool {
     fs::metadata(slots).is_ok_and(|found| found.len() > 0)
 }
 
 fn reaches_the_runtime(folder: &Path) -> bool {
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let table = fs::read_to_string(MOUNTS).unwrap_or_default();
-    let reaches = tmpfs::propagates_mounts(&table, &folder);
+    let reaches = tmpfs::propagates_mounts(folder);
     if !reaches {
         tracing::warn!(
             "mounts made by the agent do not reach the container runtime, so counters files share the file system of the \
@@ -147,7 +153,7 @@ mod tests {
         if std::env::var_os(CHILD).is_none() {
             return;
         }
-        let table = fs::read_to_string(MOUNTS).expect("mounts");
+        let table = fs::read_to_string(tmpfs::MOUNTS).expect("mounts");
         let shared = table.lines().find(|line| line.contains("shared:"));
         let place = shared.and_then(|line| line.split(' ').nth(4));
         let place = Path::new(place.expect("a shared mount"));

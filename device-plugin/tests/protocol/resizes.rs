@@ -1,7 +1,6 @@
 //! Resizes of a running container: what is on its limits page and what the node reports, while a
 //! process of the container uses memory.
 
-use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -94,8 +93,8 @@ async fn resizes_running_container_but_never_below_its_use() {
     // The container's processes are counted, as with the limiter.
     std::fs::create_dir(directory.join(LIB)).expect("made");
     let counters = directory.join("counters/slots");
-    let counters = CString::new(counters.to_str().expect("utf-8")).expect("a path");
-    let process = ProcessSlot::take(&counters, None, c"/dev/null").expect("a slot");
+    let node_of_driver = Path::new("/dev/null");
+    let process = ProcessSlot::take(&counters, None, node_of_driver).expect("a slot");
     process
         .reserve(0, 5000 * MIB, 8000 * MIB)
         .expect("within the limit");

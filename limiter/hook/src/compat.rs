@@ -45,10 +45,12 @@ type FileId = (u64, u64);
 /// an installed version.
 pub fn run(state: impl Read, version: &Path) -> Result<(), HookError> {
     let bundle = Bundle::read(state)?;
-    let root = bundle.config["root"]["path"].as_str();
-    let root = bundle.folder.join(root.ok_or_else(|| bundle.no_root())?);
+    let below_bundle = bundle.config["root"]["path"].as_str();
+    let path = bundle
+        .folder
+        .join(below_bundle.ok_or_else(|| bundle.no_root())?);
     let root =
-        rustix::fs::open(&root, AS_FOLDER, Mode::empty()).map_err(unreadable(Path::new("/")))?;
+        rustix::fs::open(&path, AS_FOLDER, Mode::empty()).map_err(unreadable(Path::new("/")))?;
     let shims = shims(version)?;
     let mut covered = Vec::new();
     for path in candidates(&root, &bundle.config)? {
@@ -141,8 +143,8 @@ fn environment_folders(config: &Value) -> Vec<PathBuf> {
 
 fn configured_folders(text: &[u8]) -> Vec<PathBuf> {
     let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
-    let folders = lines.map(<[u8]>::trim_ascii);
+    let uncommented = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
+    let folders = uncommented.map(<[u8]>::trim_ascii);
     folders
         .filter(|folder| folder.starts_with(b"/"))
         .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
@@ -213,8 +215,8 @@ fn cover(
         path: MOUNTS.into(),
         source,
     })?;
-    let mount = statx(library, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let mount = mount.map_err(unreadable(path))?.stx_mnt_id;
+    let found = statx(library, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let mount = found.map_err(unreadable(path))?.stx_mnt_id;
     if is_shared(&String::from_utf8_lossy(&mounts), mount) {
         return Err(HookError::Shared(path.to_owned()));
     }
@@ -222,8 +224,8 @@ fn cover(
         path: DIRECTORY.into(),
         source: source.into(),
     })?;
-    let real = Path::new(FOLDER).join(compat_folder(index));
-    let real = real.join(LIBRARIES[0].real);
+    let folder = Path::new(FOLDER).join(compat_folder(index));
+    let real = folder.join(LIBRARIES[0].real);
     let placeholder = open_in(root, &real, AS_PATH).map_err(unreadable(&real))?;
     mount_read_only(library, &placeholder).map_err(|error| failed(path, &real, error))?;
     let shim = version.join(compat_shim(index));

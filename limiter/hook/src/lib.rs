@@ -101,8 +101,8 @@ struct Bundle {
 impl Bundle {
     fn read(state: impl Read) -> Result<Self, HookError> {
         let state: Value = serde_json::from_reader(state).map_err(HookError::State)?;
-        let folder = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
-        let folder = PathBuf::from(folder);
+        let bundle = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
+        let folder = PathBuf::from(bundle);
         let path = folder.join("config.json");
         let config = fs::read(&path).map_err(|source| HookError::Host { path, source })?;
         Ok(Self {
@@ -140,11 +140,11 @@ fn unreadable<E: Into<io::Error>>(path: &Path) -> impl Fn(E) -> HookError {
 /// The content of a file that was opened at `path` in the container with [`AS_PATH`]; empty if it is no
 /// regular file.
 fn content(file: OwnedFd, path: &Path) -> Result<Vec<u8>, HookError> {
-    let file = File::from(file);
-    if !file.metadata().map_err(unreadable(path))?.is_file() {
+    let found = File::from(file);
+    if !found.metadata().map_err(unreadable(path))?.is_file() {
         return Ok(Vec::new());
     }
-    let file = File::open(by_descriptor(&file)).map_err(unreadable(path))?;
+    let file = File::open(by_descriptor(&found)).map_err(unreadable(path))?;
     let mut content = Vec::new();
     let mut start = file.take(MAX_LENGTH + 1);
     start.read_to_end(&mut content).map_err(unreadable(path))?;

@@ -11,8 +11,8 @@ use std::{fs, io};
 use aliquot_hook::{compat, is_supported_kernel, limit, preload};
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     // The container is limited without the hooks, but for what docs/limiter.md names.
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if !is_supported_kernel(&release) {

@@ -19,11 +19,11 @@ const LIST: &str = "/etc/ld.so.preload";
 
 /// Where the list is that a container would have without us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListOrigin {
+struct ListOrigin {
     /// A folder out of which no link is followed, or the file itself.
-    pub root: PathBuf,
+    root: PathBuf,
     /// The file in it; empty where `root` is the file.
-    pub rest: PathBuf,
+    rest: PathBuf,
 }
 
 /// Reads the container state from `state` and updates the list at `ours`. It is written in place,
@@ -45,23 +45,23 @@ pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
 }
 
 /// The nearest mount above the list, or the image's root.
-pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
+fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
     let root = config["root"]["path"].as_str()?;
-    let mut nearest = (Path::new("/"), bundle.join(root));
+    let (mut nearest, mut mounted) = (Path::new("/"), bundle.join(root));
     for mount in config["mounts"].as_array().into_iter().flatten() {
         let place = mount["destination"].as_str().map(Path::new);
         let source = mount["source"].as_str().map(Path::new);
         let (Some(place), Some(source)) = (place, source) else {
             continue;
         };
-        let is_nearer = Path::new(LIST).starts_with(place) && place.starts_with(nearest.0);
+        let is_nearer = Path::new(LIST).starts_with(place) && place.starts_with(nearest);
         if is_nearer && source.is_absolute() && source != ours {
-            nearest = (place, source.to_owned());
+            (nearest, mounted) = (place, source.to_owned());
         }
     }
-    let rest = Path::new(LIST).strip_prefix(nearest.0).ok()?;
+    let rest = Path::new(LIST).strip_prefix(nearest).ok()?;
     Some(ListOrigin {
-        root: nearest.1,
+        root: mounted,
         rest: rest.to_owned(),
     })
 }

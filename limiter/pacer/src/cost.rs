@@ -8,12 +8,12 @@
 //! length gives them away, and they are left out.
 //!
 //! While others have work on the device, the time includes theirs. The device serves processes in
-//! turn, and the streams of one at once. A kernel that is shorter than a time slice is mostly not
-//! interrupted: its launches that were are left out in the same way. A longer one is charged its time
-//! divided by the processes with work, which also divides what the device loses by switching.
+//! turn, and the streams of one at once. Most launches of a kernel that is shorter than a time slice
+//! are not interrupted; those that were are left out in the same way. A longer kernel is charged its
+//! time divided by the processes with work, which also divides what the device loses by switching.
 //! The mean moves four times as far with a launch alone on the device. A launch of a kernel of
-//! [`SETTLED`] or more is charged its own time, divided by its process's streams with work: one kernel
-//! may have long and short launches of the same size.
+//! [`LONG_KERNEL`] or more is charged its own time, divided by its process's streams with work:
+//! one kernel may have long and short launches of the same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
@@ -43,10 +43,10 @@ const QUANTILE_STEPS: [u64; 2] = [8, 32];
 /// Consecutive samples that may be left out before one is used for want of a better one.
 const MAX_LEFT_OUT: u32 = 24;
 /// Mean nanoseconds of a kernel from which on each launch is measured and charged its own time.
-const SETTLED: u64 = 500_000;
+const LONG_KERNEL: u64 = 500_000;
 
-/// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi compute-policy
-/// --set-timeslice`). A launch that was interrupted took longer.
+/// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi
+/// compute-policy --set-timeslice`). A launch that was interrupted took longer.
 const TIME_SLICE: u64 = 2_000_000;
 
 /// Launches of kernels without an entry of their own, after which one of them gets the entry of a
@@ -86,8 +86,8 @@ pub struct Running {
     pub own: u32,
     /// Streams of this process with work.
     pub streams: u64,
-    /// Of others: so many that always have work take as much as they lately did, in parts of
-    /// [`ONE_PROCESS`].
+    /// What others lately took of the device, as a number of processes that always have work, in
+    /// parts of [`ONE_PROCESS`].
     pub others: u32,
     /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,
@@ -127,9 +127,9 @@ impl Sharing {
         let window = passed.saturating_add(TICK);
         let taken = time.saturating_add(before).min(window - 1);
         let others = (taken.saturating_mul(one) / (window - taken)).min(64 * one);
-        let others = if others < ALONE { 0 } else { others };
+        let counted = if others < ALONE { 0 } else { others };
         Self {
-            processes: own.saturating_add(others),
+            processes: own.saturating_add(counted),
             streams,
         }
     }
@@ -200,8 +200,8 @@ impl Costs {
     pub fn kernel(&self, key: u64) -> &KernelCost {
         let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * SET_SIZE;
         let places = &self.0[set..set + SET_SIZE];
-        let found = places.iter().find(|one| one.key.load(Relaxed) == key);
-        let found = found.unwrap_or_else(|| Self::insert(places, key));
+        let known = places.iter().find(|one| one.key.load(Relaxed) == key);
+        let found = known.unwrap_or_else(|| Self::insert(places, key));
         if found.recent.load(Relaxed) == 0 {
             found.recent.store(1, Relaxed);
         }
@@ -250,7 +250,7 @@ impl KernelCost {
         }
     }
 
-    /// Whether so many launches of unknown cost are under way that no more may start.
+    /// Whether no launch of unknown cost may start before another one is measured.
     pub fn is_at_unmeasured_limit(&self) -> bool {
         !self.is_known() && self.unmeasured.load(Relaxed) >= MAX_UNMEASURED
     }
@@ -273,7 +273,7 @@ impl KernelCost {
         let sharing = sample.sharing;
         // Of small kernels, only some launches are measured: what else is in progress is not known, and
         // long samples are left out instead.
-        let is_small = samples == 0 || mean < SETTLED;
+        let is_small = samples == 0 || mean < LONG_KERNEL;
         let took = if is_small {
             sample.took
         } else {
@@ -321,7 +321,7 @@ impl KernelCost {
         };
         let mean = average(mean, found, (samples + 1).min(parts));
         self.mean.store(mean, Relaxed);
-        Some(if mean >= SETTLED { found } else { mean })
+        Some(if mean >= LONG_KERNEL { found } else { mean })
     }
 
     fn update_quantiles(&self, samples: u64, own: u64) {
@@ -329,8 +329,8 @@ impl KernelCost {
             self.low.store(own, Relaxed);
             self.shortest.store(own, Relaxed);
         }
-        let short = self.shortest.load(Relaxed);
-        let short = own.min(short + short / SHORTEST_GROWTH + 1);
+        let before = self.shortest.load(Relaxed);
+        let short = own.min(before + before / SHORTEST_GROWTH + 1);
         self.shortest.store(short, Relaxed);
         let step = QUANTILE_STEPS[usize::from(samples > 32)] * 10;
         let low = match self.low.load(Relaxed) {
@@ -344,8 +344,8 @@ impl KernelCost {
     /// above the mean as the recent shortest is below it.
     fn longest_plausible(&self) -> u64 {
         let low = self.low.load(Relaxed);
-        let ratio = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
-        let ratio = ratio.clamp(ONE, 8 * ONE);
+        let quotient = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
+        let ratio = quotient.clamp(ONE, 8 * ONE);
         let longest = low.saturating_mul(ratio) / ONE * ratio / ONE * (ratio + ONE) / (2 * ONE);
         longest + longest / 16
     }

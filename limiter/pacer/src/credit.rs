@@ -35,7 +35,7 @@ struct ThreadCredit {
     /// to be more.
     others: AtomicU64,
     others_seen: AtomicU64,
-    /// The launch after so many others is to be measured, counted from 1; 0: none.
+    /// Which of the next launches is to be measured, counted from 1; 0: none.
     measure_in: AtomicU64,
     /// The host's heartbeat when launches were last reported.
     heartbeat: AtomicU64,
@@ -107,8 +107,8 @@ impl Credit {
     }
 
     fn launches_of_others(&self, thread: usize) -> u64 {
-        let others = self.0.iter().enumerate();
-        let others = others.filter(|(i, _)| *i != thread % THREADS);
+        let all = self.0.iter().enumerate();
+        let others = all.filter(|(i, _)| *i != thread % THREADS);
         let launches = others.map(|(_, credit)| credit.launches.load(Relaxed));
         launches.fold(0, u64::wrapping_add)
     }

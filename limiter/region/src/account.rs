@@ -139,8 +139,8 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
         let mut total = self.total.load();
         loop {
             let used = total & BYTES;
-            let after = used.checked_add(size).filter(|after| *after <= limit);
-            let after = after.ok_or(OverLimit { used })?;
+            let sum = used.checked_add(size).filter(|sum| *sum <= limit);
+            let after = sum.ok_or(OverLimit { used })?;
             match self.total.exchange(total, (total & !BYTES) | after) {
                 Ok(()) => return Ok(after),
                 Err(now) => total = now,

@@ -1,9 +1,11 @@
 //! Lets a process die before each of its atomic steps, and each process that cleans up after it as
 //! well; the remaining ones must be exact.
 
+use core::sync::atomic::AtomicU64;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::interleavings::wait_for_turn;
 use super::*;
 use crate::shared::{self, Entry, Overlap, SharedBlock};
 
@@ -14,53 +16,53 @@ thread_local! {
     static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// A word whose user dies before the step at which no steps are left.
+/// A word whose user dies before a step for which it has none left, or else waits for its turn.
 #[derive(Default)]
-struct FailingWord(Cell<u64>);
+pub(super) struct SteppedWord(AtomicU64);
 
-fn step() {
-    match STEPS_LEFT.get() {
-        Some(0) => resume_unwind(Box::new("died")),
-        Some(left) => STEPS_LEFT.set(Some(left - 1)),
-        None => {}
+impl SteppedWord {
+    fn step(&self) -> &AtomicU64 {
+        match STEPS_LEFT.get() {
+            Some(0) => resume_unwind(Box::new("died")),
+            Some(left) => STEPS_LEFT.set(Some(left - 1)),
+            None => wait_for_turn(),
+        }
+        &self.0
     }
 }
 
-impl AtomicWord for FailingWord {
+impl AtomicWord for SteppedWord {
     fn load(&self) -> u64 {
-        step();
-        self.0.get()
+        AtomicWord::load(self.step())
     }
     fn add(&self, more: u64) {
-        step();
-        self.0.set(self.0.get().wrapping_add(more));
+        AtomicWord::add(self.step(), more);
     }
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64> {
-        step();
-        if self.0.get() != old {
-            return Err(self.0.get());
-        }
-        self.0.set(new);
-        Ok(())
+        AtomicWord::exchange(self.step(), old, new)
     }
     fn store(&self, new: u64) {
-        step();
-        self.0.set(new);
+        AtomicWord::store(self.step(), new);
     }
 }
 
-/// Two processes on one device, over any kind of word.
+/// Two processes on one device.
 #[derive(Default)]
-pub(super) struct TestCounters<W> {
-    pub(super) total: W,
-    /// The busy and the used word of each.
-    pub(super) slots: [(W, W); 2],
-    pub(super) suspended: W,
-    pub(super) entries: [[W; 4]; 3],
+pub(super) struct TestCounters {
+    pub(super) total: SteppedWord,
+    slots: [TestSlot; 2],
+    suspended: SteppedWord,
+    entries: [[SteppedWord; 4]; 3],
 }
 
-impl<W: AtomicWord> TestCounters<W> {
-    pub(super) fn entry(&self, at: usize) -> Entry<'_, W> {
+#[derive(Default)]
+struct TestSlot {
+    busy: SteppedWord,
+    used: SteppedWord,
+}
+
+impl TestCounters {
+    pub(super) fn entry(&self, at: usize) -> Entry<'_, SteppedWord> {
         let [key, holder, bytes, inode] = &self.entries[at];
         Entry {
             key,
@@ -70,22 +72,23 @@ impl<W: AtomicWord> TestCounters<W> {
         }
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, Entry<'_, W>)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, Entry<'_, SteppedWord>)> {
         (0..self.entries.len()).map(|at| (at, self.entry(at)))
     }
 
-    pub(super) fn account(&self, slot: usize) -> DeviceAccount<'_, W> {
+    pub(super) fn account(&self, slot: usize) -> DeviceAccount<'_, SteppedWord> {
         DeviceAccount {
             total: &self.total,
-            busy: &self.slots[slot].0,
-            used: &self.slots[slot].1,
+            busy: &self.slots[slot].busy,
+            used: &self.slots[slot].used,
             suspended: &self.suspended,
         }
     }
 
     fn clear(&self, slot: usize) {
         shared::clear(slot, self.entries().map(|(_, entry)| entry));
-        clear(&self.slots[slot].0, std::iter::once(&self.slots[slot].1));
+        let TestSlot { busy, used } = &self.slots[slot];
+        clear(busy, std::iter::once(used));
     }
 
     pub(super) fn audit_with(&self, held: impl FnOnce(u64) -> u64) -> bool {
@@ -102,7 +105,7 @@ impl<W: AtomicWord> TestCounters<W> {
     }
 
     pub(super) fn sum(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.1.load()).sum()
+        self.slots.iter().map(|slot| slot.used.load()).sum()
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -118,7 +121,7 @@ fn survives(steps: u32, life: impl FnOnce()) -> bool {
     ended
 }
 
-fn run_operations(counters: &TestCounters<FailingWord>) {
+fn run_operations(counters: &TestCounters) {
     let account = counters.account(0);
     assert_eq!(account.reserve(30, LIMIT), Ok(70));
     assert_eq!(account.reserve(31, LIMIT), Err(OverLimit { used: 70 }));
@@ -134,7 +137,7 @@ fn restores_exact_totals_after_death_at_any_step() {
     for first in 0.. {
         let mut ended = false;
         for second in 0.. {
-            let counters = TestCounters::<FailingWord>::default();
+            let counters = TestCounters::default();
             let neighbour = counters.account(1);
             assert_eq!(neighbour.reserve(40, LIMIT), Ok(40));
             let never_too_low = || assert!(counters.total() >= counters.sum(), "{first} {second}");
@@ -166,7 +169,7 @@ fn restores_exact_totals_after_death_at_any_step() {
 
 #[test]
 fn rejects_extreme_sizes_without_wrapping() {
-    let counters = TestCounters::<FailingWord>::default();
+    let counters = TestCounters::default();
     let account = counters.account(0);
     let over = |used| Err(OverLimit { used });
     assert_eq!(account.reserve(u64::MAX, u64::MAX), over(0));
@@ -187,8 +190,9 @@ const fn block(key: u64, bytes: u64, imported: bool) -> SharedBlock {
     }
 }
 
-/// A process that exports a block of 30 bytes, releases it, and imports one of 40 from its neighbour.
-fn share(counters: &TestCounters<FailingWord>, is_closed: bool, export: impl FnOnce()) {
+/// A process that exports a block of 30 bytes, releases it, and imports one of 40 from its
+/// neighbour.
+fn share(counters: &TestCounters, is_closed: bool, export: impl FnOnce()) {
     let account = counters.account(0);
     let all = || counters.entries();
     assert_eq!(account.reserve(30, LIMIT), Ok(70));
@@ -211,7 +215,7 @@ fn share(counters: &TestCounters<FailingWord>, is_closed: bool, export: impl FnO
 /// descriptor are counted, each once.
 fn check_sharing(is_closed: bool) {
     for steps in 0.. {
-        let counters = TestCounters::<FailingWord>::default();
+        let counters = TestCounters::default();
         let neighbour = counters.account(1);
         assert_eq!(neighbour.reserve(40, LIMIT), Ok(40));
         let block = block(9, 40, false);
@@ -250,7 +254,7 @@ fn shared_block_is_counted_once_after_death_at_any_step() {
 
 #[test]
 fn counts_block_until_its_last_holder_leaves() {
-    let counters = TestCounters::<FailingWord>::default();
+    let counters = TestCounters::default();
     let all = || counters.entries();
     let (one, other) = (counters.account(0), counters.account(1));
     one.reserve(40, LIMIT).unwrap();

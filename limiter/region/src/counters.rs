@@ -235,8 +235,8 @@ impl MappedCounters {
 
     /// All entries that were ever used.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
-        let highest = self.highest_entry().load(SeqCst);
-        let highest = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
+        let word = self.highest_entry().load(SeqCst);
+        let highest = usize::try_from(word).unwrap_or(ENTRIES).min(ENTRIES);
         (0..highest).map(|entry| self.entry(entry))
     }
 

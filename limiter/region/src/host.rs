@@ -3,8 +3,9 @@
 //!
 //! The reader follows no link, never waits for a writer and reads at most a fixed size.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use thiserror::Error;
@@ -158,7 +159,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
 }
 
 fn process_usage(
-    file: &OwnedFd,
+    file: &File,
     slot: usize,
     devices: usize,
     held: &mut Vec<Held>,
@@ -196,9 +197,9 @@ fn process_usage(
 }
 
 /// The entries of shared memory; `header` is the beginning of the file.
-fn shared_memory(file: &OwnedFd, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
-    let number = word(header, counters::HIGHEST_ENTRY);
-    let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
+fn shared_memory(file: &File, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
+    let highest = word(header, counters::HIGHEST_ENTRY);
+    let number = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
     let bytes = pread(file, counters::entry_offset(0), number * ENTRY).map_err(failed("read"))?;
     let entries = bytes.chunks_exact(ENTRY);
     let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));
@@ -218,20 +219,19 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
     move |source| CountersReadError::Io { step, source }
 }
 
-fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
-    let path = map::c_path(path).map_err(failed("named"))?;
+fn open(path: &Path) -> Result<File, CountersReadError> {
     // Without O_NONBLOCK, opening a FIFO that has no writer would block.
-    let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
+    let file = map::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
         .map_err(failed("opened"))?;
-    let (is_file, size) = map::inspect(&file).map_err(failed("inspected"))?;
-    if !is_file {
+    let found = file.metadata().map_err(failed("inspected"))?;
+    if !found.is_file() {
         return Err(CountersReadError::NotAFile);
     }
-    if size != SIZE {
-        return Err(CountersReadError::Size(size));
+    if found.len() != SIZE {
+        return Err(CountersReadError::Size(found.len()));
     }
     let mut header = [0; counters::HEADER];
-    map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+    file.read_exact_at(&mut header, 0).map_err(failed("read"))?;
     if header != counters::header() {
         return Err(CountersReadError::Layout);
     }
@@ -251,15 +251,15 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// A part of the file. A file that was truncated meanwhile is an error.
-fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
+fn pread(file: &File, at: usize, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; length];
-    map::read_at(file, at, &mut bytes)?;
+    file.read_exact_at(&mut bytes, at as u64)?;
     Ok(bytes)
 }
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
 /// queries for each slot.
-fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
+fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
     let mut found = Vec::new();
     let mut ranges = vec![(0, SLOTS)];
     while let Some((first, end)) = ranges.pop() {
@@ -286,7 +286,7 @@ pub type LaunchCounters = ComputeRecord<u64>;
 /// A counters file that stays open, to read its launch counters many times a second.
 #[derive(Debug)]
 pub struct LaunchReader {
-    file: OwnedFd,
+    file: File,
     bytes: Vec<u8>,
     counters: Vec<LaunchCounters>,
 }
@@ -305,8 +305,9 @@ impl LaunchReader {
 
     /// The current counters, device by device. An error means that the file was truncated.
     pub fn read(&mut self) -> Result<&[LaunchCounters], CountersReadError> {
-        let from = counters::device_offset(0, 0);
-        map::read_at(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
+        let from = counters::device_offset(0, 0) as u64;
+        let read = self.file.read_exact_at(&mut self.bytes, from);
+        read.map_err(failed("read"))?;
         let records = self.bytes.chunks_exact(counters::DEVICE);
         for (counters, record) in self.counters.iter_mut().zip(records) {
             *counters = ComputeRecord::new(|at| word(record, at));

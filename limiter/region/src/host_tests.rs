@@ -1,11 +1,12 @@
 //! The host's reader against whatever a tenant can make of the file.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt as _, symlink};
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::testing::{CountersFile, c_path};
+use crate::testing::CountersFile;
 
 const MIB: u64 = 1 << 20;
 
@@ -55,7 +56,7 @@ fn reads_usage_of_living_processes_only() {
 #[test]
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
-    let file: OwnedFd = writable(&counters_file).into();
+    let file = writable(&counters_file);
     for slot in 0..SLOTS {
         for byte in [0, 7, 400] {
             assert!(lock::set(&file, start(slot) + byte, lock::LockMode::Exclusive).unwrap());
@@ -78,7 +79,7 @@ fn rejects_anything_but_counters_file_at_once() {
     check(link, "opened");
     let fifo = |path: &Path| {
         fs::remove_file(path).unwrap();
-        let path = c_path(path);
+        let path = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a C string.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
     };

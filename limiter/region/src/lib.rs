@@ -1,6 +1,6 @@
 //! The two files that the host and a container share: the limits page ([`limits`]) and the counters
-//! file ([`counters`]), with the accounting on them ([`account`], [`slot`]), the host's reader
-//! ([`host`]), and a small file system for what a tenant writes ([`tmpfs`]).
+//! file ([`counters`]), with the accounting on them ([`account`], [`slot`]) and the host's reader
+//! ([`host`]).
 //!
 //! Neither side trusts the other to have written values in range, and neither waits for the other.
 
@@ -20,6 +20,5 @@ pub mod slot;
 pub mod tag;
 #[cfg(test)]
 mod testing;
-pub mod tmpfs;
 
 pub use counters::AttachError;

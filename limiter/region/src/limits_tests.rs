@@ -1,6 +1,5 @@
 //! The bytes of the page, and what a reader makes of them.
 
-use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
@@ -62,11 +61,10 @@ fn keeps_host_measurements_across_page_update() {
 fn reads_limits_page_that_changes_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits");
-    let name = CString::new(path.to_str().unwrap()).unwrap();
     let mut written = page(CONTAINER, &[device("GPU-b"), device("GPU-a")]).unwrap();
     set_counters(&mut written, 5);
     fs::write(&path, written).unwrap();
-    let limits = LimitsPage::open(&name).unwrap();
+    let limits = LimitsPage::open(&path).unwrap();
     assert_eq!((limits.devices(), limits.counters()), (2, Some(5)));
     let (uuid, length) = limits.uuid(1);
     assert_eq!(&uuid[..length], b"GPU-a");
@@ -90,7 +88,6 @@ fn reads_limits_page_that_changes_in_place() {
 fn guarantees_all_of_limit_that_is_device_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits");
-    let name = CString::new(path.to_str().unwrap()).unwrap();
     for (physical, request, expected) in [
         (100, 100, 100),
         // With memory scaling.
@@ -109,7 +106,7 @@ fn guarantees_all_of_limit_that_is_device_memory() {
             ..device("GPU-a")
         };
         fs::write(&path, page(CONTAINER, &[device]).unwrap()).unwrap();
-        let limits = LimitsPage::open(&name).unwrap();
+        let limits = LimitsPage::open(&path).unwrap();
         assert_eq!(limits.guaranteed(0), expected, "{physical} {request}");
     }
 }
@@ -120,8 +117,7 @@ fn rejects_file_that_is_no_limits_page() {
     let check = |bytes: &[u8], expected: &str| {
         let path = folder.path().join("limits");
         fs::write(&path, bytes).unwrap();
-        let name = CString::new(path.to_str().unwrap()).unwrap();
-        let error = LimitsPage::open(&name).unwrap_err().to_string();
+        let error = LimitsPage::open(&path).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     let mut newer = page(CONTAINER, &[]).unwrap();
@@ -129,5 +125,5 @@ fn rejects_file_that_is_no_limits_page() {
     check(&newer, "layout version 2");
     check(&[0; SIZE], "does not begin");
     check(&[0; 100], "found 100");
-    assert!(LimitsPage::open(c"/nonexistent").is_err());
+    assert!(LimitsPage::open("/nonexistent".as_ref()).is_err());
 }

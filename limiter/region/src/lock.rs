@@ -2,8 +2,9 @@
 //! the file is locked, mapped and closed, the lock lives as long as the mapping, even through
 //! `close_range`, and ends with the process however it dies. Other PID namespaces see it too.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _};
 
 use crate::map::checked;
 
@@ -47,7 +48,7 @@ pub(crate) fn set(file: impl AsFd, at: usize, hold: LockMode) -> io::Result<bool
 
 /// Start and end of a lock that others have somewhere in `from..to`.
 pub(crate) fn locked_range(
-    file: &OwnedFd,
+    file: &File,
     from: usize,
     to: usize,
 ) -> io::Result<Option<(usize, usize)>> {

@@ -6,9 +6,11 @@
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::account::{self, AtomicWord, DeviceAccount, OverLimit, SUSPENDED};
@@ -32,9 +34,9 @@ const PAGE: usize = 4096;
 pub struct ProcessSlot {
     counters: MappedCounters,
     slot: usize,
-    path: CString,
-    /// The device's node of which descriptors are.
-    node: &'static CStr,
+    path: PathBuf,
+    /// The device's node, of which descriptors that stand for memory are open files.
+    node: &'static Path,
     /// A mapping that forked children inherit.
     children: OnceLock<Map>,
 }
@@ -57,12 +59,12 @@ pub struct SlotProcess {
 }
 
 impl ProcessSlot {
-    /// Claims a slot in the file at `path`, which must have this identity, if it is known. `node` is
-    /// that of the descriptors by which processes share memory.
+    /// Claims a slot in the file at `path`, which must have this identity, if it is known. Processes
+    /// share memory by descriptors that are open files of `node`.
     pub fn take(
-        path: &CStr,
+        path: &Path,
         identity: Option<u64>,
-        node: &'static CStr,
+        node: &'static Path,
     ) -> Result<Self, AttachError> {
         let failed = |step| move |source| AttachError::File { step, source };
         let file = map::open(path, libc::O_RDWR).map_err(failed("opened"))?;
@@ -71,7 +73,7 @@ impl ProcessSlot {
             return Err(AttachError::Copy);
         }
         let mut header = [0; HEADER];
-        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+        file.read_exact_at(&mut header, 0).map_err(failed("read"))?;
         if header != counters::header() {
             return Err(AttachError::Layout);
         }
@@ -79,8 +81,8 @@ impl ProcessSlot {
         let map = Map::new(&file, counters::END, access).map_err(failed("mapped"))?;
         map.exclude_from_fork();
         let counters = MappedCounters { map };
-        let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
-        let slot = slot.ok_or(AttachError::NoSlot)?;
+        let claimed = claim_slot(&counters, &file).map_err(failed("locked"))?;
+        let slot = claimed.ok_or(AttachError::NoSlot)?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
         Ok(Self {
@@ -116,11 +118,11 @@ impl ProcessSlot {
     /// Reserves `size` bytes of a device if all processes together then use at most `limit`; the
     /// bytes in use then.
     pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Result<u64, OverLimit> {
-        let is_owned = self.account(device).reserve(size, limit);
-        if let Ok(used) = is_owned {
+        let reserved = self.account(device).reserve(size, limit);
+        if let Ok(used) = reserved {
             self.counters.peak(device).fetch_max(used, Relaxed);
         }
-        is_owned
+        reserved
     }
 
     /// Counts a request that was finally refused; the reservation may have been tried several
@@ -456,7 +458,7 @@ fn blocks(bytes: u64) -> u32 {
 }
 
 /// Claims a slot: one that looks free, else one whose owner is dead.
-fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<usize>> {
+fn claim_slot(counters: &MappedCounters, file: &File) -> io::Result<Option<usize>> {
     let all = 0..SLOTS;
     let free = all
         .clone()
@@ -483,7 +485,7 @@ fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<us
 
 /// Whether the driver may still have memory of the slot's process: it has not closed its files yet,
 /// or its children have them.
-fn is_still_in_use(file: &OwnedFd, slot: usize, owner: u64) -> io::Result<bool> {
+fn is_still_in_use(file: &File, slot: usize, owner: u64) -> io::Result<bool> {
     if !lock::set(file, children_lock(slot), LockMode::Exclusive)? {
         return Ok(true);
     }

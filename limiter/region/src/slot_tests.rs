@@ -2,13 +2,12 @@
 //! this process, which the locks distinguish in the same way.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::fork::ForkFlag;
-use crate::testing::{CountersFile, NODE, c_path};
+use crate::testing::{CountersFile, take};
 
 /// Environment variable with the counters file for a process that this test starts.
 const FILE: &str = "REGION_TEST_FILE";
@@ -30,7 +29,7 @@ fn start(file: &CountersFile, role: &str) -> Child {
 /// The slot of a helper process; `None` in a normal test run.
 fn helper_slot() -> Option<ProcessSlot> {
     let path = std::env::var_os(FILE)?;
-    Some(ProcessSlot::take(&c_path(Path::new(&path)), None, NODE).unwrap())
+    Some(take(Path::new(&path), None).unwrap())
 }
 
 fn kill(helper: &mut Child) {
@@ -144,15 +143,6 @@ fn keeps_slot_after_closing_all_descriptors() {
     settles_to(&slot, 0, 0);
 }
 
-const fn block(key: u64, bytes: u64) -> SharedBlock {
-    SharedBlock {
-        key,
-        device: 0,
-        bytes,
-        imported: false,
-    }
-}
-
 #[test]
 fn reclaims_memory_of_100_of_600_dead_processes() {
     let file = CountersFile::new();
@@ -172,25 +162,10 @@ fn refuses_process_beyond_last_slot() {
     let slots: Vec<ProcessSlot> = (0..SLOTS).map(|_| file.slot()).collect();
     let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
     assert_eq!(indexes, (0..SLOTS).collect::<Vec<_>>());
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(error.to_string().contains("1024 processes"), "{error}");
     drop(slots);
     assert!(file.slot().index() < SLOTS);
-}
-
-#[test]
-fn counts_block_of_two_processes_once() {
-    let file = CountersFile::new();
-    let (one, other) = (file.slot(), file.slot());
-    one.charge(0, 40);
-    let held = one.hold(block(9, 40));
-    let adopted = other.adopt(block(9, 40));
-    assert_eq!(one.used(0), 40);
-    let found = crate::host::read(&file.path(), 1).unwrap();
-    assert_eq!((found.used(0), found.held(0)), (80, 40));
-    one.let_go(held, 40);
-    other.let_go(adopted, 40);
-    assert_eq!(one.used(0), 0);
 }
 
 /// Dead processes' slots are cleared until so much of a device is in use, never less. A child that
@@ -216,10 +191,10 @@ fn settles_to(slot: &ProcessSlot, device: usize, used: u64) {
 fn rejects_counters_file_of_other_layout() {
     let file = CountersFile::new();
     std::fs::write(file.path(), vec![0; 1 << 20]).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(matches!(error, AttachError::Layout), "{error}");
     std::fs::write(file.path(), counters::header()).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    let error = take(&file.path(), None).unwrap_err();
     assert!(error.to_string().contains("cannot be mapped"), "{error}");
 }
 
@@ -229,8 +204,8 @@ fn rejects_copy_of_counters_file() {
     let copy = file.path().with_extension("copy");
     std::fs::copy(file.path(), &copy).unwrap();
     let identity = counters::identity(std::fs::File::open(file.path()).unwrap()).unwrap();
-    assert!(ProcessSlot::take(&c_path(&file.path()), Some(identity), NODE).is_ok());
-    let error = ProcessSlot::take(&c_path(&copy), Some(identity), NODE).unwrap_err();
+    assert!(take(&file.path(), Some(identity)).is_ok());
+    let error = take(&copy, Some(identity)).unwrap_err();
     assert!(error.to_string().contains("is a copy"), "{error}");
 }
 

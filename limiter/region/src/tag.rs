@@ -4,10 +4,10 @@
 
 use core::hash::{BuildHasher as _, Hasher as _};
 use std::collections::hash_map::RandomState;
-use std::ffi::CStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::Path;
 use std::time::Instant;
 
 use crate::lock::{self, LockMode};
@@ -37,7 +37,7 @@ pub fn of_words(words: [u64; 8]) -> u64 {
 
 /// Tags a descriptor of the node at `node`; its inode. `None` if it is of another file, or the kernel
 /// refuses the lock: then nothing tells what the descriptor stands for.
-pub(crate) fn attach(descriptor: RawFd, tag: u64, node: &CStr) -> Option<u64> {
+pub(crate) fn attach(descriptor: RawFd, tag: u64, node: &Path) -> Option<u64> {
     // SAFETY: the caller has just got the descriptor, and keeps it open during this call.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let inode = map::identity(file).ok()?;
@@ -68,12 +68,12 @@ fn tag_in(text: &str) -> Option<u64> {
 /// A device's node, to check for tags on its other files.
 #[derive(Debug)]
 pub(crate) struct DeviceNode {
-    file: OwnedFd,
+    file: File,
     inode: u64,
 }
 
 impl DeviceNode {
-    pub(crate) fn open(path: &CStr) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = map::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY)?;
         let inode = map::identity(&file)?;
         Ok(Self { file, inode })
@@ -93,8 +93,6 @@ fn offset(tag: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CString;
-    use std::fs::File;
     use std::os::fd::AsRawFd as _;
 
     use super::*;
@@ -104,17 +102,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("node");
         File::create(&path).unwrap();
-        let name = CString::new(path.to_str().unwrap()).unwrap();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let (one, other) = (open(), open());
         let (tag, second) = (new(), new());
         assert_ne!(tag, second);
-        let inode = attach(one.as_raw_fd(), tag, &name).unwrap();
-        assert_eq!(attach(other.as_raw_fd(), tag, &name), Some(inode));
+        let inode = attach(one.as_raw_fd(), tag, &path).unwrap();
+        assert_eq!(attach(other.as_raw_fd(), tag, &path), Some(inode));
         let copy = one.try_clone().unwrap();
         assert_eq!(read(copy.as_raw_fd()), Some(tag));
         assert_eq!(read(open().as_raw_fd()), None);
-        let node = DeviceNode::open(&name).unwrap();
+        let node = DeviceNode::open(&path).unwrap();
         assert!(node.lacks(second, inode) && !node.lacks(second, inode ^ 2));
         drop((one, other));
         assert!(!node.lacks(tag, inode), "a copy is open");
@@ -126,7 +123,7 @@ mod tests {
             std::thread::yield_now();
         }
         let foreign = tempfile::tempfile().unwrap();
-        assert_eq!(attach(foreign.as_raw_fd(), tag, &name), None);
+        assert_eq!(attach(foreign.as_raw_fd(), tag, &path), None);
     }
 
     #[test]

@@ -1,14 +1,11 @@
 //! A counters file for tests.
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::counters;
+use crate::counters::{self, AttachError};
 use crate::slot::ProcessSlot;
-
-pub(crate) const NODE: &CStr = c"/nonexistent";
 
 pub(crate) struct CountersFile(tempfile::TempDir);
 
@@ -26,10 +23,11 @@ impl CountersFile {
     }
 
     pub(crate) fn slot(&self) -> ProcessSlot {
-        ProcessSlot::take(&c_path(&self.path()), None, NODE).unwrap()
+        take(&self.path(), None).unwrap()
     }
 }
 
-pub(crate) fn c_path(path: &Path) -> CString {
-    CString::new(path.to_str().unwrap()).unwrap()
+/// Takes a slot; no descriptor stands for memory.
+pub(crate) fn take(path: &Path, identity: Option<u64>) -> Result<ProcessSlot, AttachError> {
+    ProcessSlot::take(path, identity, Path::new("/nonexistent"))
 }

@@ -91,8 +91,8 @@ impl PendingFrees {
         // First the frees, whose events are queried under the lock: events of reached frees become
         // idle.
         let frees = self.frees.lock().extract_if(.., |one| ends(one)).collect();
-        let mut idle = self.idle.lock();
-        let idle = idle.extract_if(.., |event| event.context == context);
+        let mut all_idle = self.idle.lock();
+        let idle = all_idle.extract_if(.., |event| event.context == context);
         DetachedFrees {
             context,
             frees,

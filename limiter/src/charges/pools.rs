@@ -144,8 +144,8 @@ impl Pool {
     /// meanwhile: it grows in steps beyond what is used.
     fn reserve(&mut self, pool: Handle, bytes: u64) -> Option<PoolReservation> {
         let used = attribute(pool, USED).unwrap_or(self.charged);
-        let most = used.checked_add(self.pending)?.checked_add(bytes)?;
-        let most = most.checked_add(GROWTH_STEP).and_then(in_blocks)?;
+        let used_after = used.checked_add(self.pending)?.checked_add(bytes)?;
+        let most = used_after.checked_add(GROWTH_STEP).and_then(in_blocks)?;
         self.grow(most, bytes).then_some(PoolReservation {
             bytes,
             threshold: None,

@@ -78,8 +78,8 @@ pub(crate) fn create_charged(
     let Some(descriptor) = descriptor.filter(|one| one.flags & MAPPED_LATER == 0) else {
         return Ok(call());
     };
-    let bytes = size(descriptor, levels).and_then(in_blocks);
-    let bytes = bytes.ok_or(OUT_OF_MEMORY)?;
+    let needed = size(descriptor, levels).and_then(in_blocks);
+    let bytes = needed.ok_or(OUT_OF_MEMORY)?;
     account.reserve("an array", bytes)?;
     let code = account.call_until_lent_memory_returns(bytes, call);
     match (code, array.get()) {

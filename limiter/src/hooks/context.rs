@@ -90,11 +90,11 @@ pub(crate) fn with_primary_release(
     call: impl FnOnce() -> Code,
 ) -> Code {
     let contexts = &process.contexts;
-    let mut all = contexts.of_primary(device);
-    if green != 0 && !all.contains(&green) {
-        all.push(green);
+    let mut handles = contexts.of_primary(device);
+    if green != 0 && !handles.contains(&green) {
+        handles.push(green);
     }
-    let all: Vec<EndingContext> = all
+    let all: Vec<EndingContext> = handles
         .into_iter()
         .map(|one| EndingContext::new(process, one))
         .collect();

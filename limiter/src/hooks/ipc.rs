@@ -90,11 +90,11 @@ fn open_charged(
         charge::end(adopted);
         return Ok(code);
     }
-    let found = match adopted {
+    let charged = match adopted {
         Some(charge) => Ok(Some(charge)),
         None => charge_foreign(process, at, key),
     };
-    let found = found.inspect_err(|_| {
+    let found = charged.inspect_err(|_| {
         let _ = undo(at);
     })?;
     if let Some(charge) = found {
@@ -133,9 +133,9 @@ fn charge_foreign(
 
 /// Index in the limits page of the device on which memory is.
 fn device_index(process: &ProcessState, at: Pointer) -> Option<usize> {
-    let mut device = 0_u32;
-    let code = call::cuPointerGetAttribute(Out::to(&mut device), DEVICE_ORDINAL, at);
-    let device = i32::try_from(device).ok().filter(|_| code == SUCCESS)?;
+    let mut ordinal = 0_u32;
+    let code = call::cuPointerGetAttribute(Out::to(&mut ordinal), DEVICE_ORDINAL, at);
+    let device = i32::try_from(ordinal).ok().filter(|_| code == SUCCESS)?;
     process.device_index(device).ok()?
 }
 

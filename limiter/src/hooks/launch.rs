@@ -56,7 +56,7 @@ fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle)
     }
 }
 
-/// Makes a call that runs a kernel once, with so many blocks of so many threads.
+/// Makes a call that runs a kernel once, with a grid of blocks of threads.
 #[inline]
 pub(crate) fn kernel(
     function: Handle,

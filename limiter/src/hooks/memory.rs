@@ -51,8 +51,8 @@ pub(crate) fn allocate_pitch(
     call: impl Fn() -> Code,
 ) -> Result<Code, Code> {
     let row = long(width).checked_next_multiple_of(PITCH);
-    let most = row.and_then(|row| row.checked_mul(long(height)));
-    let most = most.unwrap_or(u64::MAX);
+    let rows = row.and_then(|row| row.checked_mul(long(height)));
+    let most = rows.unwrap_or(u64::MAX);
     allocate_charged("cuMemAllocPitch", most, pointer, false, |spilled| {
         if let Some(account) = spilled
             && matches!(element, 4 | 8 | 16)

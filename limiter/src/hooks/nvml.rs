@@ -107,13 +107,13 @@ fn instances(device: Handle) -> impl Iterator<Item = Handle> {
 }
 
 /// The container's devices, in NVML's order: handles, or the error in place of one that is lost.
-/// Nobody knows to whom a lost one belongs, so as many count as the container is missing.
+/// Nobody knows to whom a lost one belongs, so as many of them count as the container lacks devices.
 fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> {
     let mut count = 0;
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {
         count = 0;
     }
-    let all = (0..count).filter_map(|index| {
+    let places = (0..count).filter_map(|index| {
         let mut device = 0;
         match call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)) {
             SUCCESS => is_assigned(share, device).then_some(Ok(device)),
@@ -121,7 +121,7 @@ fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> 
             _ => None,
         }
     });
-    let all: Vec<_> = all.collect();
+    let all: Vec<_> = places.collect();
     let present = all.iter().flatten().count();
     let mut missing = share.limits.devices().saturating_sub(present);
     all.into_iter().filter(move |place| {

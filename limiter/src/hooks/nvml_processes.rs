@@ -25,8 +25,7 @@ pub(crate) struct ProcessInfo {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessInfoV2 {
-    pid: c_uint,
-    used: u64,
+    first: ProcessInfo,
     instance: c_uint,
     compute_instance: c_uint,
 }
@@ -60,10 +59,7 @@ pub(crate) struct UtilizationInfos {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessDetail {
-    pid: c_uint,
-    used: u64,
-    instance: c_uint,
-    compute_instance: c_uint,
+    first: ProcessInfoV2,
     protected: u64,
 }
 
@@ -91,8 +87,7 @@ impl From<Holder> for ProcessInfo {
 impl From<Holder> for ProcessInfoV2 {
     fn from(process: Holder) -> Self {
         Self {
-            pid: process.pid.unwrap_or(0),
-            used: process.used,
+            first: process.into(),
             // The whole device.
             instance: c_uint::MAX,
             compute_instance: c_uint::MAX,
@@ -103,10 +98,7 @@ impl From<Holder> for ProcessInfoV2 {
 impl From<Holder> for ProcessDetail {
     fn from(process: Holder) -> Self {
         Self {
-            pid: process.pid.unwrap_or(0),
-            used: process.used,
-            instance: c_uint::MAX,
-            compute_instance: c_uint::MAX,
+            first: process.into(),
             protected: 0,
         }
     }

@@ -12,7 +12,7 @@ use crate::driver::call;
 use crate::ffi::{Code, Handle, Out, Pointer, SUCCESS, long};
 use crate::pace;
 
-/// Bytes from which a fill or a copy is paced: a copy of so many takes 26 us on a T4, at 320 GB/s.
+/// Fills and copies of this many bytes or more are paced; a T4 takes 26 us for a copy, at 320 GB/s.
 const LARGE: u64 = 4 << 20;
 /// Distinguishes transfers from functions.
 const TRANSFER: u64 = u64::MAX;

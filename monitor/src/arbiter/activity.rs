@@ -11,7 +11,7 @@ pub const MIN_ACTIVE: u64 = 100 * MILLISECOND;
 pub const MAX_ACTIVE: u64 = 2_000 * MILLISECOND;
 /// A debt or an end of work further in the future than this is forged.
 pub const AHEAD: u64 = 10_000 * MILLISECOND;
-/// A tenant that had to wait demands more for so long.
+/// For how long a tenant demands more after it had to wait.
 const DEMAND_HOLD: u64 = 100 * MILLISECOND;
 /// The period over which use is averaged, and the same for comparison with the driver's measurements.
 const AVERAGE: u64 = 250 * MILLISECOND;
@@ -70,8 +70,8 @@ impl Activity {
         self.taken_time += self.passed * others / (others + 1);
     }
 
-    /// So many processes that always had work would have taken as much as others did, in parts of
-    /// [`ONE_PROCESS`]; and the nanoseconds that others took from a process with work so far.
+    /// What others lately took, as a number of processes that always have work, in parts of
+    /// [`ONE_PROCESS`]; and the nanoseconds that they took from a process with work so far.
     pub fn others(&self) -> (u64, u64) {
         (
             ONE_PROCESS * self.taken / (FULL_DEVICE - self.taken),
@@ -109,9 +109,9 @@ impl Activity {
                 if last.waited != counters.waited {
                     self.demand_until = now + DEMAND_HOLD;
                 }
-                let increase = counters.busy.wrapping_sub(last.busy);
+                let more = counters.busy.wrapping_sub(last.busy);
                 // A correction of the counters is not use.
-                let increase = if increase > AHEAD { 0 } else { increase };
+                let increase = if more > AHEAD { 0 } else { more };
                 self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
                 // Launches of a tenant without a limit are not measured.
@@ -120,8 +120,8 @@ impl Activity {
                     None => u64::from(self.active),
                 };
                 self.passed = passed;
-                let contended = counters.contended.wrapping_sub(last.contended);
-                let contended = contended.min(AHEAD) * FULL_DEVICE / passed;
+                let waited = counters.contended.wrapping_sub(last.contended);
+                let contended = waited.min(AHEAD) * FULL_DEVICE / passed;
                 self.contended = average(self.contended, contended, LONG_AVERAGE, passed);
             }
         }

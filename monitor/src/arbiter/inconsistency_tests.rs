@@ -72,30 +72,6 @@ fn forged_low_priority_waits_while_high_priority_runs() {
 }
 
 #[test]
-fn forged_activity_keeps_nobody_stopped() {
-    let mut long = low(30);
-    long.measured = Some(FULL_DEVICE);
-    let mut gpu = SimulatedGpu::new(&[long, low(30)]);
-    let bump = |gpu: &mut SimulatedGpu, milliseconds| {
-        let now = gpu.now;
-        gpu.pass_with(milliseconds, |i, counters| {
-            if i == 1 {
-                (counters.waited, counters.launches) = (now, now);
-            }
-        });
-    };
-    while gpu.decisions[0].throttle != ThrottleFlag::Wait {
-        bump(&mut gpu, 20);
-        assert!(gpu.now < START + 30_000 * MILLISECOND, "it takes too much");
-    }
-    gpu.tenants[0].0.measured = None;
-    for _ in 0..500 {
-        bump(&mut gpu, 20);
-    }
-    assert_eq!(gpu.decisions[0].throttle, ThrottleFlag::Open);
-}
-
-#[test]
 fn lends_nothing_to_recently_stopped_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(30), low(70)]);
     gpu.tenants[1].0.wants = 10 * PERCENT;

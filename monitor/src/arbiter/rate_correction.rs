@@ -23,7 +23,7 @@ const AVERAGE: u64 = 8 * SECOND;
 const KNOWN: u64 = 4 * SECOND;
 /// Whole percents are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
-/// A ratio that differs less from one is no error: one in so many.
+/// A ratio that differs from one by less than the inverse of this is no error.
 const DEAD_BAND: u64 = 20;
 /// The most that counts as charged, in devices.
 const MAX_CHARGED: u64 = 64;
@@ -36,10 +36,10 @@ const MAX_EXCESS: i64 = 500_000_000;
 const MAX_EXCESS_WATCHED: i64 = MAX_EXCESS / 2;
 /// The cap of the excess: a tenant that ignores its throttle flag would accumulate it without bound.
 const EXCESS_CAP: i64 = 6 * MAX_EXCESS;
-/// For so long a measurement may belong to an earlier allowance.
-const SETTLE: u64 = 2 * SECOND;
+/// For how long a measurement may belong to an earlier allowance: the driver's longest delay.
+const LONGEST: u64 = 2 * SECOND;
 /// The possible delays of the driver's measurements.
-const DELAYS: [u64; 5] = [0, SETTLE / 4, SETTLE / 2, SETTLE / 4 * 3, SETTLE];
+const DELAYS: [u64; 5] = [0, LONGEST / 4, LONGEST / 2, LONGEST / 4 * 3, LONGEST];
 /// If the driver reports nothing for a device for so long, nobody works there: it lists those who do.
 const SILENCE: u64 = 2 * SECOND;
 /// How long allowances are retained, in nanoseconds: more than the driver's delay.
@@ -122,8 +122,8 @@ impl RateCorrection {
         }
         if let Some((found, passed)) = newer {
             // The counters are the tenant's.
-            let reported = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
-            let reported = reported / passed.max(1);
+            let scaled = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
+            let reported = scaled / passed.max(1);
             self.add_excess(found, passed, Some(reported), now);
             self.average(found, reported, passed);
         } else if self.stopped && now >= self.seen + SILENCE {

@@ -1,6 +1,6 @@
-//! Runs the arbiter: every 20 ms it reads the launch counters of all containers, calls [`decide`], and writes the decisions to the limits pages, where the limiter
-//! reads them at each launch. It never calls the driver, and a corrupt file of one tenant does not
-//! affect another.
+//! Runs the arbiter: every 20 ms it reads the launch counters of all containers, calls [`decide`],
+//! and writes the decisions to the limits pages, where the limiter reads them at each launch. It
+//! never calls the driver, and a corrupt file of one tenant does not affect another.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

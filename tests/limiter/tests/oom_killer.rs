@@ -10,7 +10,7 @@ use aliquot_limiter_tests::scene::{MIB, container, machine};
 const PROGRAMS: usize = 20;
 const TIME: Duration = Duration::from_secs(20);
 /// Until a program is killed, even on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// Runs honest programs, none of which may be killed; returns how many MiB each container had at
 /// most.
@@ -45,7 +45,7 @@ fn kills_program_that_takes_two_gib_too_much() {
     let mut program = scene.bypass(SHARE + 2048).expect("a program");
     let begun = Instant::now();
     while program.child.try_wait().expect("a child").is_none() {
-        assert!(begun.elapsed() < PATIENCE, "it was not killed");
+        assert!(begun.elapsed() < MAX_WAIT, "it was not killed");
         std::thread::park_timeout(Duration::from_millis(100));
     }
     println!("killed after {:.1} s", begun.elapsed().as_secs_f64());

@@ -25,7 +25,6 @@ use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
 use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
-use aliquot_region::tmpfs;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -278,7 +277,7 @@ fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeErr
         return Ok(None);
     };
     // A supervisor of an earlier release mounts its memory where the agent does not see it.
-    if shm == directory.shm() && !tmpfs::is_mounted(&shm).unwrap_or(false) {
+    if shm == directory.shm() && !crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
         return Err(ModeError::Refused(format!(
             "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
             shm.display()

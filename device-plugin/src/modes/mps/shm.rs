@@ -9,16 +9,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use aliquot_core::Mib;
-use aliquot_region::tmpfs;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change, mount_remount};
+use rustix::thread::UnshareFlags;
 use thiserror::Error;
 
 use crate::files::{self, FileError, failed};
-use crate::selinux;
+use crate::{selinux, tmpfs};
 
 /// Where CUDA has it.
 const DEV_SHM: &str = "/dev/shm";
-const MOUNTS: &str = "/proc/self/mountinfo";
 
 #[derive(Debug, Error)]
 pub(super) enum ShmError {
@@ -47,21 +46,16 @@ pub(super) fn mount_pipe(folder: &Path) -> Result<(), ShmError> {
 
 fn mount_with(folder: &Path, options: &CStr) -> Result<(), ShmError> {
     fs::create_dir_all(folder).map_err(failed("create", folder))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if tmpfs::is_mounted(folder).map_err(failed("inspect", folder))? {
-        if let Err(error) = mount_remount(folder, flags, options) {
+        if let Err(error) = mount_remount(folder, tmpfs::FLAGS, options) {
             let folder = folder.display();
             tracing::warn!(%folder, %error, ?options, "cannot change the size of the memory of MPS clients, who may use more than that");
         }
-    } else {
-        let table = fs::read_to_string(MOUNTS).unwrap_or_default();
-        let real = fs::canonicalize(folder).map_err(failed("inspect", folder))?;
-        if !tmpfs::propagates_mounts(&table, &real) {
-            return Err(ShmError::NotShared(folder.to_owned()));
-        }
-        let made = rustix::mount::mount("shm", folder, "tmpfs", flags, options);
-        let made = made.map_err(io::Error::from);
+    } else if tmpfs::propagates_mounts(folder) {
+        let made = tmpfs::mount(folder, options);
         made.map_err(failed("mount a file system at", folder))?;
+    } else {
+        return Err(ShmError::NotShared(folder.to_owned()));
     }
     Ok(selinux::inherit(folder)?)
 }
@@ -79,7 +73,9 @@ pub(super) fn with_dev_shm<T: Send>(
     start: impl FnOnce() -> T + Send,
 ) -> Result<T, ShmError> {
     let in_namespace = || -> Result<T, ShmError> {
-        tmpfs::unshare_mounts().map_err(ShmError::Namespace)?;
+        #[expect(deprecated, reason = "unsound with another flag, that of descriptors")]
+        let unshared = rustix::thread::unshare(UnshareFlags::NEWNS);
+        unshared.map_err(|error| ShmError::Namespace(error.into()))?;
         // Mounts made here stay here; what is mounted or unmounted on the host still changes here.
         let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", flags).map_err(|error| ShmError::Namespace(error.into()))?;
@@ -202,7 +198,7 @@ mod tests {
     }
 
     fn mounts_at(folder: &Path) -> usize {
-        let table = fs::read_to_string(MOUNTS).expect("mounts");
+        let table = fs::read_to_string(tmpfs::MOUNTS).expect("mounts");
         let point = folder.display().to_string();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         points.filter(|other| **other == point).count()

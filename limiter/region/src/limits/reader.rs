@@ -3,9 +3,9 @@
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::ffi::CStr;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -33,7 +33,7 @@ pub enum LimitsError {
 pub struct LimitsPage(pub(super) Map);
 
 impl LimitsPage {
-    pub fn open(path: &CStr) -> Result<Self, LimitsError> {
+    pub fn open(path: &Path) -> Result<Self, LimitsError> {
         let file = map::open(path, libc::O_RDONLY)?;
         Self::map(&file, libc::PROT_READ)
     }
@@ -44,7 +44,7 @@ impl LimitsPage {
         Self(Map::of_static(&WORDS))
     }
 
-    pub(super) fn map(file: &OwnedFd, protection: i32) -> Result<Self, LimitsError> {
+    pub(super) fn map(file: &File, protection: i32) -> Result<Self, LimitsError> {
         let limits = Self(Map::new(file, SIZE, protection)?);
         if limits.u64(0) != u64::from_le_bytes(MAGIC) {
             return Err(LimitsError::Magic);
@@ -167,8 +167,8 @@ impl LimitsPage {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// As many processes of other containers, in parts of 256, would take as much of the device, if they
-    /// always had work, as others lately did.
+    /// What other containers lately took of the device, as a number of processes that always have
+    /// work, in parts of 256.
     pub fn others(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, others))
     }

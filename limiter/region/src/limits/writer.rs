@@ -16,7 +16,7 @@ pub struct HostLimitsPage(LimitsPage);
 
 impl HostLimitsPage {
     pub fn open(path: &Path) -> Result<Self, LimitsError> {
-        let file = map::open(&map::c_path(path)?, libc::O_RDWR)?;
+        let file = map::open(path, libc::O_RDWR)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         LimitsPage::map(&file, protection).map(Self)
     }
