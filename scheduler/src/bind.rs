@@ -229,7 +229,7 @@ impl Binder {
             // kube-scheduler sends every pod that names a resource of ours, also with a count of 0.
             return self.write(&pod, &node, BTreeMap::new(), used).await;
         }
-        if let Some(gang) = gang.filter(|gang| !self.cache.begin_gang_binding(gang, uid)) {
+        if let Some(gang) = gang.filter(|gang| !self.cache.lock().begin_gang_binding(gang, uid)) {
             return Err(BindError::GivenBack { gang: gang.name });
         }
         fail_point::at("BeforeReserve");

@@ -275,7 +275,7 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return self.names.iter().map(|name| line((name, 0))).collect();
         }
-        let ranks = cache.ranks(&self.uid, &self.demand, &self.names);
+        let ranks = cache.lock().ranks(&self.uid, &self.demand, &self.names);
         ranks.into_iter().map(line).collect()
     }
 

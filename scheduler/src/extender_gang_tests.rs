@@ -48,7 +48,7 @@ fn fits(cache: &LedgerCache, name: &str, gang: Option<&str>) -> bool {
 
 fn may_bind(cache: &LedgerCache, name: &str, gang: &str) -> bool {
     let gang = GangName::of(&observed(asks(name, Some(gang), None))).unwrap();
-    cache.begin_gang_binding(&gang, &name.into())
+    cache.lock().begin_gang_binding(&gang, &name.into())
 }
 
 fn bind(cache: &LedgerCache, name: &str) -> Result<(), NotReserved> {
@@ -64,7 +64,8 @@ fn requeued(cache: &LedgerCache) -> Vec<String> {
 }
 
 fn expire(cache: &LedgerCache, seconds: u64) {
-    cache.expire(Instant::now() + Duration::from_secs(seconds));
+    let later = Instant::now() + Duration::from_secs(seconds);
+    cache.lock().expire(later);
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn expiry_forgets_nothing_newer_of_a_gang() {
                 demand: &demand,
                 gang: Some(&gang),
             };
-            let fitting = cache.assume(member, vec![name]);
+            let fitting = cache.lock().assume(member, vec![name]);
             assert_eq!(fitting, Ok(vec![name.as_str()]));
         }
     };

@@ -83,7 +83,7 @@ pub async fn run(
                     );
                 }
                 Err(CallError::Failed(kube::Error::Api(status))) if status.code == 404 => {
-                    cache.remove_pending(&uid);
+                    cache.lock().remove_pending(&uid);
                 }
                 // Also a conflict: of several writers, or because another pod has its name (uid
                 // precondition). The watch will show which.

@@ -44,7 +44,7 @@ fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
         offered: cache.snapshot().set(nodes),
         ..PendingPod::read(&pending, demand, true)
     };
-    cache.refused(&name.into(), pending);
+    cache.lock().refuse(&name.into(), pending);
 }
 
 /// The pods that are requeued.
@@ -71,7 +71,7 @@ fn requeues_pod_that_is_younger_than_the_list() {
     let waiting = pod("w", 600, None);
     let demand = demand(&waiting, cache.settings()).unwrap();
     let refused = PendingPod::read(&waiting, demand, true);
-    cache.refused(&"w".into(), refused);
+    cache.lock().refuse(&"w".into(), refused);
     Index::<PodView>::reset(&cache, vec![big()]);
     Index::apply(&cache, waiting);
     assert_eq!(requeued(&cache), [""; 0]);
@@ -281,7 +281,7 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
         demand: &demand(&pending, cache.settings()).unwrap(),
         gang: None,
     };
-    assert_eq!(cache.assume(filtered, vec!["m"]), Ok(vec!["m"]));
+    assert_eq!(cache.lock().assume(filtered, vec!["m"]), Ok(vec!["m"]));
     assert_eq!(requeued(&cache), [""; 0], "n was not freed");
     let over = Instant::now() + CLAIM_LIFETIME;
     cache.lock().events.mark_due(over);
@@ -299,8 +299,9 @@ fn refuse(cache: &LedgerCache, pod: &PodView, nodes: &[&str]) -> String {
         demand: &demand,
         gang: None,
     };
-    let why = cache.best(filtered, nodes, 1);
-    cache.refused(&uid, PendingPod::read(pod, demand, true));
+    let why = cache.lock().best(filtered, nodes, 1);
+    let waiting = PendingPod::read(pod, demand, true);
+    cache.lock().refuse(&uid, waiting);
     why.map_or_else(|why| why.to_string(), |fits| format!("{fits:?}"))
 }
 

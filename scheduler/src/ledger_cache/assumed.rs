@@ -135,7 +135,7 @@ impl LedgerCache {
     pub async fn expire_until(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while ticks.next().await {
-            self.expire(Instant::now());
+            self.lock().expire(Instant::now());
         }
     }
 }
@@ -144,7 +144,7 @@ impl State {
     /// Assumes a share for the pod on the first of these nodes that can take it, and returns the nodes
     /// from there on; for a member of a gang that node alone. What was assumed for the pod before is
     /// free.
-    pub(crate) fn assume<'n>(
+    pub fn assume<'n>(
         &mut self,
         pod: FilteredPod<'_>,
         mut nodes: Vec<&'n str>,
@@ -250,7 +250,7 @@ impl State {
     }
 
     /// Forgets what is assumed for pods and gangs whose time is over.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Instant) {
         for pod in self.assumptions.due(now) {
             let assumed = self.ledger.assumed(&pod);
             let assumed = assumed.filter(|entry| entry.assumed_by() == Some(&By::Filter));
