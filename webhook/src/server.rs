@@ -29,8 +29,8 @@ const LARGE: usize = 64 << 10;
 
 pub const MUTATE_PATH: &str = "/mutate";
 
-/// The path for pods of namespaces whose label chooses this form.
-pub fn form_path(form: RequestForm) -> String {
+/// The path for pods of namespaces whose label (`aliquot.dev/request-as`) chooses this form.
+fn form_path(form: RequestForm) -> String {
     format!("{MUTATE_PATH}/{}", form.name())
 }
 
