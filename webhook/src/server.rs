@@ -186,18 +186,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn responds_with_uid_of_request() {
-        for (limits, allowed) in [("3k", true), ("3Gi", false)] {
-            let limits = json!({"nvidia.com/gpumem": limits});
-            let (status, text) = post(body(&limits)).await;
-            assert_eq!(status, StatusCode::OK);
-            let answer: Value = serde_json::from_str(&text).unwrap();
-            assert_eq!(answer["response"]["uid"], "r-7");
-            assert_eq!(answer["response"]["allowed"], allowed);
-        }
-    }
-
-    #[tokio::test]
     async fn path_chooses_the_form_of_requests() {
         for (path, annotated) in [
             ("/mutate", false),
