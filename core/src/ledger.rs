@@ -322,8 +322,9 @@ impl Ledger {
         if let Some(over) = headroom.and_then(|headroom| headroom.excess(found.amount())) {
             return Err(Refusal::quota_exceeded(over));
         }
-        let inventory = state.and_then(|node| node.inventory.clone());
-        let inventory = inventory.ok_or_else(|| Refusal::of(Reason::NodeNotRegistered))?;
+        let inventory = state
+            .and_then(|node| node.inventory.clone())
+            .ok_or_else(|| Refusal::of(Reason::NodeNotRegistered))?;
         let allocation = found.allocation(name, &inventory, demand);
         Ok((found, allocation))
     }
@@ -404,18 +405,20 @@ impl Ledger {
         request: &ResizeRequest,
         stages: &[(String, Stage)],
     ) -> Result<Resized, NotResized> {
-        let known = self.pod_entry(pod);
-        let known = known.filter(|entry| entry.resizing.is_none());
-        let entry = known.ok_or(NotResized::Behind)?;
+        let entry = self
+            .pod_entry(pod)
+            .filter(|entry| entry.resizing.is_none())
+            .ok_or(NotResized::Behind)?;
         let watched = AllocatedUse::Known(resize::uses(allocation, stages));
         if entry.node != allocation.node || entry.allocated != watched {
             return Err(NotResized::Behind);
         }
         let node = self.entries.get(&entry.node).ok_or(NotResized::Behind)?;
-        let node = self.state(node, None, Some(pod));
-        let headroom = self.headroom(entry.namespace.as_str());
-        let headroom = headroom.map(|headroom| headroom.without(&watched));
-        let resized = resize::resize(allocation, from, request, stages, &node, headroom.as_ref())
+        let state = self.state(node, None, Some(pod));
+        let headroom = self
+            .headroom(entry.namespace.as_str())
+            .map(|headroom| headroom.without(&watched));
+        let resized = resize::resize(allocation, from, request, stages, &state, headroom.as_ref())
             .map_err(NotResized::Refused)?;
         let resizing = Resizing {
             generation,
@@ -435,14 +438,16 @@ impl Ledger {
     /// definitely not written: only what the watch shows counts. Returns the entry as it was.
     pub fn end_resize(&mut self, pod: &PodUid, generation: u64) -> Option<PodEntry> {
         let entry = self.pod_entries.get(pod)?;
-        let resizing = entry.resizing.as_deref();
-        let resizing = resizing.filter(|resizing| resizing.generation <= generation)?;
-        let entry = PodEntry {
+        let resizing = entry
+            .resizing
+            .as_deref()
+            .filter(|resizing| resizing.generation <= generation)?;
+        let ended = PodEntry {
             allocated: resizing.watched.clone(),
             resizing: None,
             ..entry.clone()
         };
-        self.insert(pod, entry)
+        self.insert(pod, ended)
     }
 
     /// The pod has finished or is gone: what it holds is free.

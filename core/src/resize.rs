@@ -106,8 +106,9 @@ impl ResizeRequest {
 
 fn read_deadline(text: &str) -> Result<u64, ResizeError> {
     let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (1..=MAX_DEADLINE).contains(seconds));
-    seconds.ok_or_else(|| ResizeError::Deadline(text.into()))
+    seconds
+        .filter(|seconds| (1..=MAX_DEADLINE).contains(seconds))
+        .ok_or_else(|| ResizeError::Deadline(text.into()))
 }
 
 fn read_amounts(container: &str, amounts: &str) -> Result<Written, ResizeError> {

@@ -31,8 +31,9 @@ impl Budget {
         // Until its controller has observed it, it allows nothing.
         let observed =
             status.and_then(|status| status.observed_generation) >= budget.metadata.generation;
-        let allowed = status.map_or(0, |status| status.disruptions_allowed);
-        let allowed = if observed { allowed } else { 0 };
+        let allowed = status
+            .filter(|_| observed)
+            .map_or(0, |status| status.disruptions_allowed);
         let disrupted = status.and_then(|status| status.disrupted_pods.as_ref());
         Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),

@@ -34,8 +34,8 @@ impl NodeSelection {
 
     pub fn read(pod: &PodView) -> Self {
         let affinity = pod.spec.affinity.as_ref();
-        let affinity = affinity.and_then(|all| all.node_affinity.as_ref());
-        let required = affinity.and_then(|node| {
+        let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let required = nodes.and_then(|node| {
             node.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });

@@ -324,8 +324,8 @@ impl State {
             .and_then(|known| known.refusals.as_ref());
         let refusals = waiting.refusals.clone().map(|one| one.after(before));
         let offered = waiting.offered.clone();
-        let known = self.pending.entry(pod.clone());
-        let known = Arc::make_mut(known.or_insert_with(|| Arc::new(waiting)));
+        let entry = self.pending.entry(pod.clone());
+        let known = Arc::make_mut(entry.or_insert_with(|| Arc::new(waiting)));
         known.refused = true;
         known.offered = offered;
         known.refusals = refusals;

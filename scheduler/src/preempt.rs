@@ -180,13 +180,7 @@ impl Preemptor {
 
     /// Removes the plan's annotation from pods that are bound.
     async fn remove_finished_plans(&self) {
-        let finished: Vec<_> = {
-            let finished = &self.cache.lock().preemptions.finished;
-            let finished = finished.iter();
-            finished
-                .map(|(uid, pod)| (uid.clone(), pod.clone()))
-                .collect()
-        };
+        let finished = self.cache.lock().preemptions.finished.clone();
         for (uid, pod) in finished {
             match self.annotate(&pod, None).await {
                 WriteOutcome::Unknown(error) => {

@@ -189,8 +189,9 @@ impl Check {
             let allowed = headroom.is_none_or(|left| left.allows(fit.amount()));
             (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
         };
-        let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
-        let planned = planned.collect();
+        let planned = refused
+            .filter_map(|(uid, pending)| fits(uid, pending))
+            .collect();
         let is_undecided = |uid: &PodUid, pending: &PendingPod| {
             let ledger = &state.ledger;
             !pending.refused && ledger.assumed(uid).is_none() && ledger.pod_entry(uid).is_none()
@@ -198,8 +199,11 @@ impl Check {
         let all = state.pending.iter();
         let undecided = all.filter(|(uid, one)| is_undecided(uid, one));
         let claims = undecided.filter_map(|(_, one)| claim(one)).collect();
-        let namespaces = state.pending.values().map(|one| &one.pod.namespace);
-        let namespaces: HashSet<&String> = namespaces.collect();
+        let namespaces: HashSet<&String> = state
+            .pending
+            .values()
+            .map(|one| &one.pod.namespace)
+            .collect();
         let headrooms = namespaces
             .into_iter()
             .filter_map(|name| Some((name.clone(), state.ledger.headroom(name)?)));
@@ -307,10 +311,11 @@ fn batches<'w>(
     let mut gangs: HashSet<&GangName> = HashSet::new();
     let batch = |(uid, pod): (&'w PodUid, &'w PendingPod)| match &pod.gang {
         Some(gang) if !is_started(gang) => gangs.insert(gang).then(|| {
-            let members = all
+            let mut members: Batch<'w> = all
                 .iter()
-                .filter(|(_, other)| other.gang.as_ref() == Some(gang));
-            let mut members: Batch<'w> = members.map(|(uid, one)| (uid, &**one)).collect();
+                .filter(|(_, other)| other.gang.as_ref() == Some(gang))
+                .map(|(uid, one)| (uid, &**one))
+                .collect();
             members.sort_by_key(|(uid, _)| *uid);
             members
         }),
@@ -425,9 +430,8 @@ impl<'w> FreeCapacity<'w> {
             if full.contains(&slot) {
                 return None;
             }
-            let state = changed.get(&slot);
             let (name, unchanged) = self.cluster.named(slot)?;
-            let state = state.unwrap_or(unchanged);
+            let state = changed.get(&slot).unwrap_or(unchanged);
             // Filter was offered these nodes; what kube-scheduler refused may have been for lack
             // of CPU or memory.
             let offered = if pod.refused {

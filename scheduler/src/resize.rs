@@ -273,16 +273,17 @@ impl Resizer {
         request: &str,
     ) -> Result<(Resized, Allocation, u64), Option<String>> {
         let request = ResizeRequest::parse(request).map_err(|error| Some(error.to_string()))?;
-        let text = found.annotation(ALLOCATION);
-        let text = text.ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
+        let text = found
+            .annotation(ALLOCATION)
+            .ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
         let allocation = Allocation::decode(text).map_err(|error| Some(error.to_string()))?;
         let pending = observed
             .status
             .as_ref()
             .and_then(|status| status.pending.as_ref());
         let from = pending.map_or_else(|| allocation.clone(), |pending| pending.from.clone());
-        let stages = found.stages();
-        let stages: Vec<(String, Stage)> = stages
+        let stages: Vec<(String, Stage)> = found
+            .stages()
             .map(|(name, stage)| (name.to_owned(), stage))
             .collect();
         let both = (&allocation, &from);

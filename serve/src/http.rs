@@ -306,11 +306,14 @@ async fn read(
     memory: &BodyMemory,
 ) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
     let announced = body.size_hint().exact();
-    let announced = announced.map_or(Ok(limits.body_bytes), usize::try_from);
-    let most = announced.ok().filter(|bytes| *bytes <= limits.body_bytes);
-    let most = most.ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
-    let reserved = timeout(limits.body, memory.reserve(most)).await;
-    let reserved = reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
+    let most = announced
+        .map_or(Ok(limits.body_bytes), usize::try_from)
+        .ok()
+        .filter(|bytes| *bytes <= limits.body_bytes)
+        .ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+    let reserved = timeout(limits.body, memory.reserve(most))
+        .await
+        .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
     let mut whole = Vec::with_capacity(most);
     let reading = async {
         while let Some(frame) = body.frame().await {

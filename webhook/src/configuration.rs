@@ -21,9 +21,9 @@ pub fn missing_webhook(live: &Value) -> Option<&'static str> {
 /// that was read; `None` where all have it.
 pub fn bundle_patch(live: &Value, bundle: &str) -> Option<Value> {
     let bundle = STANDARD.encode(bundle);
-    let ours = webhooks(live).filter(|one| ALL.iter().any(|name| one["name"] == *name));
-    let due = ours.filter(|one| one["clientConfig"]["caBundle"] != bundle.as_str());
-    let due: Vec<Value> = due
+    let due: Vec<Value> = webhooks(live)
+        .filter(|one| ALL.iter().any(|name| one["name"] == *name))
+        .filter(|one| one["clientConfig"]["caBundle"] != bundle.as_str())
         .map(|one| json!({"name": one["name"], "clientConfig": {"caBundle": bundle}}))
         .collect();
     let version = &live["metadata"]["resourceVersion"];

@@ -156,11 +156,13 @@ impl Reconciler {
 
     async fn try_reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
         for _ in 0..ATTEMPTS {
-            let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
-            let live = serde_json::to_value(live).map_err(ReconcileError::Encode)?;
+            let found = call("get", NAME, self.configurations.get_opt(NAME)).await?;
+            let live = serde_json::to_value(found).map_err(ReconcileError::Encode)?;
             let directory = self.settings.mounted.as_deref();
-            let mounted = directory.map(mounted::read).transpose();
-            let mounted = mounted.map_err(ReconcileError::Mounted)?;
+            let mounted = directory
+                .map(mounted::read)
+                .transpose()
+                .map_err(ReconcileError::Mounted)?;
             let bundle = if let Some(serving) = &mounted {
                 mounted::bundle(&serving.issuer, &published_bundle(&live))
             } else {
@@ -187,8 +189,9 @@ impl Reconciler {
                 .map_err(ReconcileError::Renew)
         };
         for _ in 0..ATTEMPTS {
-            let live = call("get", SECRET, self.secrets.get_opt(SECRET)).await?;
-            let live = live.ok_or(ReconcileError::NoSecret)?;
+            let live = call("get", SECRET, self.secrets.get_opt(SECRET))
+                .await?
+                .ok_or(ReconcileError::NoSecret)?;
             let (found, errors) = CaSet::read(&live.data.clone().unwrap_or_default());
             for error in &errors {
                 tracing::warn!(secret = SECRET, %error, "removing an invalid CA from the Secret");

@@ -207,10 +207,14 @@ impl State {
         }
         pending.sort_by(|(a, x, _), (b, y, _)| a.cmp(b).then_with(|| x.cmp(y)));
         for (gang, uid, waiting) in pending {
-            let names = self.ledger.cluster().iter();
-            let names = names.filter(|(slot, _, _)| waiting.offered.contains(*slot));
-            let names: Vec<NodeName> = names.map(|(_, name, _)| name.clone()).collect();
-            let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
+            let offered: Vec<NodeName> = self
+                .ledger
+                .cluster()
+                .iter()
+                .filter(|(slot, _, _)| waiting.offered.contains(*slot))
+                .map(|(_, name, _)| name.clone())
+                .collect();
+            let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
             let member = FilteredPod {
                 uid: &uid,
                 namespace: &gang.namespace,
@@ -252,9 +256,12 @@ impl State {
     /// Forgets what is assumed for pods and gangs whose time is over.
     pub fn expire(&mut self, now: Instant) {
         for pod in self.assumptions.due(now) {
-            let assumed = self.ledger.assumed(&pod);
-            let assumed = assumed.filter(|entry| entry.assumed_by() == Some(&By::Filter));
-            let Some(node) = assumed.map(|entry| entry.node.clone()) else {
+            let node = self
+                .ledger
+                .assumed(&pod)
+                .filter(|entry| entry.assumed_by() == Some(&By::Filter))
+                .map(|entry| entry.node.clone());
+            let Some(node) = node else {
                 self.assumptions.stop(&pod);
                 continue;
             };

@@ -184,9 +184,12 @@ impl State {
     /// These are all pods: others are gone.
     fn replace_pods(&mut self, pods: Vec<ObservedPod>) {
         let listed: HashSet<PodUid> = pods.iter().map(|observed| observed.uid.clone()).collect();
-        let gone = self.ledger.pod_entries();
-        let gone = gone.filter(|(uid, entry)| entry.is_confirmed() && !listed.contains(*uid));
-        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        let gone: Vec<PodUid> = self
+            .ledger
+            .pod_entries()
+            .filter(|(uid, entry)| entry.is_confirmed() && !listed.contains(*uid))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         self.ledger.together(|ledger| {
             for uid in gone {
                 ledger.release(&uid);
@@ -197,9 +200,12 @@ impl State {
         });
         // Any other pod may be younger than the list, and what filter assumed for it expires anyway.
         let planned = |entry: &PodEntry| matches!(entry.assumed_by(), Some(By::Plan { .. }));
-        let gone = self.ledger.assumptions();
-        let gone = gone.filter(|(uid, entry)| planned(entry) && !listed.contains(*uid));
-        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        let gone: Vec<PodUid> = self
+            .ledger
+            .assumptions()
+            .filter(|(uid, entry)| planned(entry) && !listed.contains(*uid))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         for uid in gone {
             self.ledger.forget(&uid);
         }

@@ -123,16 +123,14 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
 
 impl ReadModel {
     async fn fetch(&self, namespace: &str, name: &str) -> Result<PodView, HttpError> {
-        let found = self.pods.find(namespace, name).await;
-        let found = found.map_err(|error| {
+        let found = self.pods.find(namespace, name).await.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
             (StatusCode::BAD_GATEWAY, why)
         })?;
-        let none = || {
+        found.ok_or_else(|| {
             let why = format!("pod {namespace}/{name} not found");
             (StatusCode::NOT_FOUND, why)
-        };
-        found.ok_or_else(none)
+        })
     }
 }
 
