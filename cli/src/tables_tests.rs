@@ -307,7 +307,8 @@ fn waiting() -> PodAnswer {
     for (_, name, state) in cluster.iter() {
         let offered = name.as_str() != "cpu";
         let policies = Policies::default();
-        let (answer, refusal) = NodeAnswer::of(name, state, &demand, &policies, offered, None);
+        let (answer, refusal) =
+            NodeAnswer::evaluate(name, state, &demand, &policies, offered, None);
         tail.add(&answer, refusal.as_ref());
         nodes.push(answer);
     }

@@ -85,7 +85,7 @@ pub const NOT_ASKED: &str = "-";
 impl NodeAnswer {
     /// Evaluates the node; returns the answer, and the refusal if there is one. The caller
     /// knows whether it was `offered`; `headroom` is what the quotas leave.
-    pub fn of(
+    pub fn evaluate(
         name: &NodeName,
         node: &NodeState,
         demand: &Demand,

@@ -5,7 +5,7 @@
 //! be sent; the watch alone confirms one. Nothing of a Binding is freed on a guess, and an unreadable
 //! allocation takes the whole node (fail closed), unless anybody could have written it
 //! ([`AllocatedUse::Unproven`]). A node's state is a function of its publication and its pods'
-//! entries ([`NodeState::of`]), and so is a namespace's usage; `recompute` applies these functions to
+//! entries ([`NodeState::new`]), and so is a namespace's usage; `recompute` applies these functions to
 //! everything.
 
 mod recompute;
@@ -324,7 +324,7 @@ impl Ledger {
         }
         let inventory = state
             .and_then(|node| node.inventory.clone())
-            .ok_or_else(|| Refusal::of(Reason::NodeNotRegistered))?;
+            .ok_or_else(|| Refusal::from(Reason::NodeNotRegistered))?;
         let allocation = found.allocation(name, &inventory, demand);
         Ok((found, allocation))
     }
@@ -608,8 +608,8 @@ impl Ledger {
             }
         }
         let mut state = match &node.published {
-            Some(published) => NodeState::of(published, &allocated, requested),
-            None => NodeState::of(&NodePublication::default(), &allocated, requested),
+            Some(published) => NodeState::new(published, &allocated, requested),
+            None => NodeState::new(&NodePublication::default(), &allocated, requested),
         };
         for (uses, victims) in plans {
             state.hand_over(uses, victims, &allocated);
@@ -650,7 +650,7 @@ impl Resizing {
 fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
     match node {
         Some(node) => fit::fit(node, demand, policies),
-        None => Err(Refusal::of(Reason::NodeNotRegistered)),
+        None => Err(Refusal::from(Reason::NodeNotRegistered)),
     }
 }
 

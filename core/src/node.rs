@@ -222,7 +222,7 @@ pub struct NodeState {
 impl NodeState {
     /// The state of a node with this publication and these pods, whose requests add up to
     /// `requested`.
-    pub fn of(
+    pub fn new(
         published: &NodePublication,
         pods: &[(&PodUid, &AllocatedUse)],
         requested: impl Into<Requests>,

@@ -135,7 +135,7 @@ pub fn models<'a>(value_of: impl Fn(&'static str) -> Option<&'a str>) -> Option<
         errors: Vec::new(),
     };
     reader.within_bounds().ok()?;
-    ModelRules::of(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
+    ModelRules::new(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
 }
 
 /// Whether the value is under Aliquot's name, which is exact.

@@ -312,8 +312,8 @@ pub fn resize(
         }
     }
     let (before, after) = (
-        QuotaAmount::of(now.values()),
-        QuotaAmount::of(then.values()),
+        QuotaAmount::sum(now.values()),
+        QuotaAmount::sum(then.values()),
     );
     // What does not grow is no matter of a quota that was lowered since.
     let added = QuotaAmount {

@@ -78,7 +78,7 @@ impl NodeType {
             allocatable: self.host,
             ..NodePublication::default()
         };
-        NodeState::of(&published, &[], HostResources::default())
+        NodeState::new(&published, &[], HostResources::default())
     }
 }
 

@@ -27,7 +27,7 @@ pub struct NodeSelection {
 
 impl NodeSelection {
     /// The selection of this pod; `None` where it says too much about it.
-    pub fn of(pod: &PodView) -> Option<Self> {
+    pub fn read_short(pod: &PodView) -> Option<Self> {
         let selection = Self::read(pod);
         selection.is_short().then_some(selection)
     }
@@ -143,7 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn of(spec: &Value) -> Option<NodeSelection> {
-        NodeSelection::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+        NodeSelection::read_short(&serde_json::from_value(json!({ "spec": spec })).unwrap())
     }
 
     fn required(terms: &Value) -> Value {

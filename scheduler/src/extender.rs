@@ -223,7 +223,7 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        let (gang, namespace) = (GangName::of(&self.pod), self.pod.namespace());
+        let (gang, namespace) = (GangName::read(&self.pod), self.pod.namespace());
         let most = if shortlist == 0 || gang.is_some() || self.pod.prefers_nodes() {
             names.len()
         } else {

@@ -47,7 +47,7 @@ fn fits(cache: &LedgerCache, name: &str, gang: Option<&str>) -> bool {
 }
 
 fn may_bind(cache: &LedgerCache, name: &str, gang: &str) -> bool {
-    let gang = GangName::of(&observed(asks(name, Some(gang), None))).unwrap();
+    let gang = GangName::read(&observed(asks(name, Some(gang), None))).unwrap();
     cache.lock().begin_gang_binding(&gang, &name.into())
 }
 

@@ -97,7 +97,7 @@ impl Leadership {
 
     /// Leads while the holder is `me`, or `me` with kube-scheduler's `_<uuid>`. `settling`
     /// is the longest that an old leader's last request can take.
-    pub fn of(me: String, settling: Duration) -> Self {
+    pub fn new(me: String, settling: Duration) -> Self {
         Self {
             me: Some(me),
             settling,
@@ -267,7 +267,7 @@ impl Leader {
     /// A replica `pod-a` whose lists are late enough for any term.
     pub(crate) fn replica() -> Self {
         let far = SystemTime::now() + Duration::from_hours(1);
-        let leadership = Leadership::of("pod-a".to_owned(), Duration::ZERO);
+        let leadership = Leadership::new("pod-a".to_owned(), Duration::ZERO);
         Self::new(leadership, Freshness::complete(far))
     }
 
@@ -325,7 +325,7 @@ mod tests {
         listed: Option<u64>,
         expected: Option<&str>,
     ) {
-        let leadership = Leadership::of("pod-a".to_owned(), Duration::from_secs(3));
+        let leadership = Leadership::new("pod-a".to_owned(), Duration::from_secs(3));
         leadership.apply(
             serde_json::from_value(json!({"spec": {
                 "holderIdentity": holder,

@@ -199,7 +199,7 @@ impl Preemptor {
 
     /// Writes the plan on its pod, or removes it.
     async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> WriteOutcome {
-        WriteOutcome::of(self.pods.annotate(pod, PREEMPTION, text).await)
+        WriteOutcome::from(self.pods.annotate(pod, PREEMPTION, text).await)
     }
 }
 

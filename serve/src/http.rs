@@ -116,7 +116,7 @@ pub async fn serve(
         // A body is limited before the router sees it.
         router: router.layer(DefaultBodyLimit::disable()),
         limits,
-        body_memory: Arc::new(BodyMemory::of(limits)),
+        body_memory: Arc::new(BodyMemory::new(limits)),
         stop: stop.clone(),
     });
     let tasks = TaskTracker::new();
@@ -278,7 +278,7 @@ struct BodyMemory {
 }
 
 impl BodyMemory {
-    fn of(limits: Limits) -> Self {
+    fn new(limits: Limits) -> Self {
         let small = Semaphore::new(limits.connections * SMALL);
         let large = Semaphore::new(LARGE * limits.body_bytes);
         Self {

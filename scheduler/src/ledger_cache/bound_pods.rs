@@ -167,7 +167,7 @@ impl Index<PodDisruptionBudget> for LedgerCache {
     type Entry = ((String, String), Budget);
 
     fn entry(&self, budget: PodDisruptionBudget) -> Self::Entry {
-        (key(&budget), Budget::of(&budget))
+        (key(&budget), Budget::read(&budget))
     }
 
     fn apply(&self, budget: PodDisruptionBudget) {

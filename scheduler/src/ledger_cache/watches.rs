@@ -85,7 +85,7 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
     ObservedPod {
         uid,
         namespace: pod.namespace(),
-        gang: GangName::of(pod),
+        gang: GangName::read(pod),
         state,
     }
 }
@@ -254,7 +254,7 @@ impl Index<PodView> for LedgerCache {
         }
         state.bound_pods.put(&uid, None);
         state.resizes.put(&uid, None);
-        if let Some(gang) = GangName::of(&pod) {
+        if let Some(gang) = GangName::read(&pod) {
             state.gangs.observe(&gang, &uid, false);
         }
         state.remove_pending(&uid);

@@ -175,7 +175,8 @@ fn nodes(
         let node = own.map_or(&**node, |(_, state)| state);
         let offered = !none_offered && waiting.offered.contains(slot);
         let left = headroom.as_ref();
-        let (mut answer, refusal) = NodeAnswer::of(name, node, demand, &policies, offered, left);
+        let (mut answer, refusal) =
+            NodeAnswer::evaluate(name, node, demand, &policies, offered, left);
         pins::add_users(cache, &mut answer, demand, readers);
         add_unreadable_pods(cache, &mut answer, readers);
         totals.add(&answer, refusal.as_ref());

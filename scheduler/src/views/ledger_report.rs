@@ -44,7 +44,7 @@ struct GpuLine {
 }
 
 impl LedgerReport {
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn new(ledger: &Ledger) -> Self {
         let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
             let inventory = node.inventory.as_ref();
             let gpus = inventory.map(|inventory| {
@@ -93,7 +93,7 @@ pub fn router(cache: Arc<LedgerCache>) -> Router {
 
 async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {
     // A copy, so that the lock is not held while the answer is made.
-    Json(LedgerReport::of(&cache.read(Ledger::clone)))
+    Json(LedgerReport::new(&cache.read(Ledger::clone)))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
         Index::apply(&cache, pod("a", 600, Some("n")));
         Index::apply(&cache, pod("b", 100, Some("unknown")));
-        let report = cache.read(LedgerReport::of);
+        let report = cache.read(LedgerReport::new);
         let amount = |replicas, memory, cores| json!({"replicas": replicas, "memory": memory, "cores": cores});
         let pod_line = |node: &str, memory| {
             json!({

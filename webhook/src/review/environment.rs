@@ -190,8 +190,8 @@ struct Variable<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// The container's own ones.
-    fn of(container: &Container<'a>) -> Vec<Self> {
+    /// Those of the container's own list.
+    fn opening(container: &Container<'a>) -> Vec<Self> {
         let raw: &'a Value = container.raw;
         let all = items(&raw["env"]).iter().enumerate();
         let own = all.filter(|(_, env)| env["name"] == VISIBLE_DEVICES);
@@ -231,7 +231,7 @@ fn override_variables<'a>(
     if context.is_exempt(container) {
         return Vec::new();
     }
-    let opening = Variable::of(container);
+    let opening = Variable::opening(container);
     if context.policy == VisibleDevices::Deny && !opening.is_empty() {
         let denied = opening.iter().map(Variable::denied);
         findings.refusals.extend(denied);

@@ -130,7 +130,7 @@ fn refuses_init_container_more_memory_than_its_instance_has() {
 #[test]
 fn ignores_pending_instance_outside_the_geometry() {
     let published = published(vec![dynamic_gpu(0, &a100(), vec![])]);
-    let node = crate::node::NodeState::of(&published, &[], crate::HostResources::default());
+    let node = crate::node::NodeState::new(&published, &[], crate::HostResources::default());
     let used = DeviceUse::of(Mib(1), Percent(1));
     for (profile, start) in [(99, 0), (0, 77)] {
         let instance = crate::mig::Instance::busy(profile, start);
@@ -162,7 +162,7 @@ fn explained(gpus: Vec<Gpu>, before: &[Demand], pod: &Demand) -> (String, String
         reserve(&mut ledger, &format!("p{number}"), "n", demand).unwrap();
     }
     let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
-    let (answer, _) = NodeAnswer::of(&"n".into(), node, pod, &policies, true, None);
+    let (answer, _) = NodeAnswer::evaluate(&"n".into(), node, pod, &policies, true, None);
     let device = &answer.gpus[0];
     (device.answer.clone(), device.detail.clone())
 }

@@ -176,10 +176,10 @@ fn mig_15_separates_verdicts_by_namespace() {
 fn mig_15_explains_for_whom_a_device_is_reserved() {
     let explained = |device: Gpu| {
         let (published, host) = (published(vec![device]), crate::HostResources::default());
-        let node = crate::NodeState::of(&published, &[], host);
+        let node = crate::NodeState::new(&published, &[], host);
         let policies = Policies::default();
         let demand = one("7g.40gb");
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::evaluate(&"n".into(), &node, &demand, &policies, true, None);
         let device = &answer.gpus[0];
         format!("{}: {}", device.answer, device.detail)
     };
