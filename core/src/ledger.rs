@@ -217,21 +217,19 @@ impl Ledger {
     }
 
     /// The pods that are bound to a node, or are being bound.
-    pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
+    pub fn pods_on(&self, name: &str) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
         let entries = self.on(name);
-        let known = entries.filter(|(_, entry)| entry.assumed_by().is_none());
-        known.map(|(pod, _)| pod)
+        entries.filter(|(_, entry)| entry.assumed_by().is_none())
     }
 
     /// Counts the pods with an entry on a node by shape, and what it has of each GPU model.
     pub fn count_pods(&self, name: &NodeName, census: &mut Census) {
-        let pods = self.pods_on(name.as_str());
         let node = self.cluster.node(name.as_str());
         if let Some(node) = node {
             node.models()
                 .for_each(|(model, device)| census.balance.offer(model, device.available()));
         }
-        for entry in pods.filter_map(|pod| self.pod_entry(pod)) {
+        for (_, entry) in self.pods_on(name.as_str()) {
             let host = entry.requests.host;
             if let (Some(node), Some(uses)) = (node, entry.allocated.uses()) {
                 census

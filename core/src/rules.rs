@@ -159,8 +159,10 @@ impl DeviceRules {
         profile: &str,
         start: u8,
     ) -> bool {
-        let mut made = dynamic.instances.iter();
-        let made = made.find(|made| made.profile == profile && made.start == start);
+        let made = dynamic
+            .instances
+            .iter()
+            .find(|made| made.profile == profile && made.start == start);
         let is_made = |uuid: &GpuUuid| made.is_some_and(|made| made.uuid == *uuid);
         let used = |uuid: &GpuUuid| *uuid == gpu.uuid || is_made(uuid);
         let mut pins = self.pins.iter();

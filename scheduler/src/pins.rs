@@ -16,10 +16,9 @@ fn users(state: &State, node: &str, demand: &Demand) -> Vec<(String, String)> {
     let Some(cluster_node) = state.ledger.cluster().node(node) else {
         return Vec::new();
     };
-    let users = state.ledger.on(node).filter(|(_, entry)| {
+    let users = state.ledger.pods_on(node).filter(|(_, entry)| {
         let uses = entry.allocated.uses();
-        entry.assumed_by().is_none()
-            && uses.is_some_and(|uses| blocks_pinned_device(cluster_node, demand, uses))
+        uses.is_some_and(|uses| blocks_pinned_device(cluster_node, demand, uses))
     });
     let named = users.map(|(uid, entry)| {
         let bound = state.bound_pods.get(uid).map(|bound| &bound.pod);

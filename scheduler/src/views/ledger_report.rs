@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use aliquot_core::explain::PodPlacement;
 use aliquot_core::inventory::{Gpu, Health};
-use aliquot_core::ledger::PodEntry;
 use aliquot_core::node::Sums;
 use aliquot_core::refusal::Reason;
 use aliquot_core::top::DeviceAmount;
@@ -53,8 +52,7 @@ impl LedgerReport {
                     .collect()
             });
             let mut pods = ledger.pods_on(name.as_str());
-            let has_share =
-                pods.any(|pod| ledger.pod_entry(pod).is_some_and(PodEntry::uses_devices));
+            let has_share = pods.any(|(_, entry)| entry.uses_devices());
             let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
             let line = NodeLine { unreadable, gpus };
             // Nodes without GPUs that only run pods without GPUs are left out.
