@@ -204,10 +204,15 @@ impl Leader {
         self.leadership.error(SystemTime::now(), self.pods.listed())
     }
 
+    /// Whether this replica may write now.
+    pub fn leads(&self) -> bool {
+        self.not_leading_reason().is_none()
+    }
+
     /// Waits for the next tick at which this replica may write; `false` at the end.
     pub async fn next_tick(&self, ticks: &mut Ticks) -> bool {
         while ticks.next().await {
-            if self.not_leading_reason().is_none() {
+            if self.leads() {
                 return true;
             }
         }
@@ -215,9 +220,8 @@ impl Leader {
     }
 
     /// Returns when this replica may write.
-    pub async fn leads(&self) {
-        self.until(|leader| leader.not_leading_reason().is_none())
-            .await;
+    pub async fn until_leading(&self) {
+        self.until(Self::leads).await;
     }
 
     /// Returns when this replica no longer waits for its new term's list, or at

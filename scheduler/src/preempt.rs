@@ -121,7 +121,7 @@ impl Preemptor {
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while ticks.next().await {
             let budgets_known = budgets.error(Instant::now()).is_none();
-            if budgets_known && self.leader.not_leading_reason().is_none() {
+            if budgets_known && self.leader.leads() {
                 self.reconcile(&mut state).await;
             }
         }

@@ -55,7 +55,7 @@ pub async fn run(
         // ledger before it leads.
         tokio::select! {
             () = stop.cancelled() => return,
-            () = leader.leads() => {}
+            () = leader.until_leading() => {}
         }
         let mut failed = Vec::new();
         let requeueable = take_requeueable(&cache);

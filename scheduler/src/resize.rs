@@ -157,7 +157,7 @@ impl Resizer {
             }
             let now = Instant::now();
             paused.retain(|_, until| *until > now);
-            if self.leader.not_leading_reason().is_some() {
+            if !self.leader.leads() {
                 continue;
             }
             let open = self.cache.lock().resizes.all();
@@ -311,7 +311,7 @@ impl Resizer {
         let version = found.resource_version().unwrap_or_default();
         let mut repeated = false;
         let mut ticks = tokio::time::interval(RETRY);
-        while self.leader.not_leading_reason().is_none() {
+        while self.leader.leads() {
             ticks.tick().await;
             let patched = self
                 .pods

@@ -77,7 +77,7 @@ async fn pod_answer(
         (None, None) => cache.read(|ledger| ledger.pod_entry(&uid).map(placement)),
     };
     let head = PodHeader {
-        leads: model.leads(),
+        leads: model.leader.leads(),
         requests: container_requests(&waiting.demand),
         annotated: waiting.annotated,
         burst: waiting.demand.rules.burst,
@@ -114,7 +114,7 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
         });
         TopAnswer {
             default_cores,
-            leads: model.leads(),
+            leads: model.leader.leads(),
             nodes: nodes.collect(),
         }
     });

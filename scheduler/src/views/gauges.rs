@@ -72,10 +72,7 @@ impl Gauges {
         let cluster = self.cache.snapshot();
         let ours = || cluster.iter().filter(|(.., node)| node.inventory.is_some());
         [
-            (
-                metrics::LEADS,
-                usize::from(self.leader.not_leading_reason().is_none()),
-            ),
+            (metrics::LEADS, usize::from(self.leader.leads())),
             (metrics::NODES, ours().count()),
             (
                 metrics::GPUS,
