@@ -262,15 +262,6 @@ impl Ledger {
         self.refresh(name);
     }
 
-    /// Whether this node can take this pod.
-    pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
-        fit_on(
-            self.cluster.node(name).map(|node| &**node),
-            demand,
-            policies,
-        )
-    }
-
     /// Chooses devices on the current ledger for a pod that is about to be bound, if the quotas of
     /// the namespace allow it. What was assumed for the pod is free.
     pub fn reserve(
@@ -314,16 +305,17 @@ impl Ledger {
         demand: &Demand,
         policies: &Policies,
     ) -> Result<(Fit, Allocation), Refusal> {
-        let state = self.node_for(pod, name.as_str());
-        let found = fit_on(state.as_deref(), demand, policies)?;
+        let not_registered = || Refusal::from(Reason::NodeNotRegistered);
+        let node = self
+            .node_for(pod, name.as_str())
+            .ok_or_else(not_registered)?;
+        let found = fit::fit(&node, demand, policies)?;
         let headroom = self.headroom_for(pod, namespace.as_str());
         if let Some(over) = headroom.and_then(|headroom| headroom.excess(found.amount())) {
             return Err(Refusal::quota_exceeded(over));
         }
-        let inventory = state
-            .and_then(|node| node.inventory.clone())
-            .ok_or_else(|| Refusal::from(Reason::NodeNotRegistered))?;
-        let allocation = found.allocation(name, &inventory, demand);
+        let inventory = node.inventory.as_ref().ok_or_else(not_registered)?;
+        let allocation = found.allocation(name, inventory, demand);
         Ok((found, allocation))
     }
 
@@ -641,14 +633,6 @@ impl Resizing {
             AllocatedUse::Known(watched) => AllocatedUse::Known(watched.or(&self.reserved)),
             unreadable => unreadable.clone(),
         }
-    }
-}
-
-/// Whether this node, if it is known, can take this pod.
-fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
-    match node {
-        Some(node) => fit::fit(node, demand, policies),
-        None => Err(Refusal::from(Reason::NodeNotRegistered)),
     }
 }
 

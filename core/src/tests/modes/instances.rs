@@ -143,7 +143,8 @@ fn ignores_pending_instance_outside_the_geometry() {
 fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
     let mut ledger = ledger(vec![dynamic_gpu(0, &a100(), vec![])]);
     let fits = |ledger: &Ledger| {
-        let found = ledger.fit("n", &instances(&["1g.5gb"]), &Policies::default());
+        let node = ledger.cluster().node("n").unwrap();
+        let found = crate::fit::fit(node, &instances(&["1g.5gb"]), &Policies::default());
         found.map_err(|refusal| refusal.to_string()).err()
     };
     assert_eq!(fits(&ledger), None);

@@ -110,7 +110,8 @@ fn mig_15_reserved_placement_stays_free_on_dynamic_mig_gpu() {
     assert!(before.contains("\"start\":4"), "{before}");
     let reserved = with_reserved_placements(0, &[("3g.20gb", 4)]);
     ledger.publish(&"n".into(), Some(published(vec![reserved])));
-    let beside = ledger.fit("n", &one("4g.20gb"), &Policies::default());
+    let node = ledger.cluster().node("n").unwrap();
+    let beside = crate::fit::fit(node, &one("4g.20gb"), &Policies::default());
     assert!(beside.is_ok(), "{beside:?}");
 }
 
