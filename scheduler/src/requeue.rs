@@ -161,44 +161,34 @@ impl Check {
         if freed.is_empty() {
             return None;
         }
-        // What it was requeued for just now.
-        let claim = |pending: &PendingPod| {
-            let (claim, until) = pending.claimed.as_ref()?;
-            (*until > now).then(|| claim.clone())
-        };
-        // With an assumed share it is being bound.
-        let is_ignored = |uid: &PodUid, pending: &PendingPod| {
-            pending.is_refused_by_kube_scheduler()
-                && claim(pending).is_none()
-                && state.ledger.assumed(uid).is_none()
-        };
+        let mut any_refused = false;
         let mut by_kube_scheduler = HashSet::new();
-        if !freed.changed.is_empty() {
-            let all = state.pending.iter();
-            let ignored = all.filter(|(uid, pending)| is_ignored(uid, pending));
-            by_kube_scheduler.extend(ignored.map(|(uid, _)| uid.clone()));
+        let (mut planned, mut claims) = (Vec::new(), Vec::new());
+        for (uid, pending) in &state.pending {
+            if pending.refused {
+                any_refused = true;
+                if fits_as_planned(state, uid, pending, &freed) {
+                    planned.push(uid.clone());
+                }
+                continue;
+            }
+            // With an assumed share it is being bound.
+            if state.ledger.assumed(uid).is_some() {
+                continue;
+            }
+            // What it was requeued for just now.
+            let claim = pending.claimed.as_ref().filter(|(_, until)| *until > now);
+            if let Some((claim, _)) = claim {
+                if state.ledger.pod_entry(uid).is_none() {
+                    claims.push(claim.clone());
+                }
+            } else if !freed.changed.is_empty() && pending.is_refused_by_kube_scheduler() {
+                by_kube_scheduler.insert(uid.clone());
+            }
         }
-        let refused = state.pending.iter().filter(|(_, pending)| pending.refused);
-        if by_kube_scheduler.is_empty() && refused.clone().next().is_none() {
+        if by_kube_scheduler.is_empty() && !any_refused {
             return None;
         }
-        let fits = |uid: &PodUid, pending: &PendingPod| {
-            let (slot, node) = state.ledger.node_without_assumed(uid)?;
-            let fit = fit::fit(&node, &pending.demand, &state.policies).ok()?;
-            let headroom = state.ledger.headroom_for(uid, &pending.pod.namespace);
-            let allowed = headroom.is_none_or(|left| left.allows(fit.amount()));
-            (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
-        };
-        let planned = refused
-            .filter_map(|(uid, pending)| fits(uid, pending))
-            .collect();
-        let is_undecided = |uid: &PodUid, pending: &PendingPod| {
-            let ledger = &state.ledger;
-            !pending.refused && ledger.assumed(uid).is_none() && ledger.pod_entry(uid).is_none()
-        };
-        let all = state.pending.iter();
-        let undecided = all.filter(|(uid, one)| is_undecided(uid, one));
-        let claims = undecided.filter_map(|(_, one)| claim(one)).collect();
         let namespaces: HashSet<&String> = state
             .pending
             .values()
@@ -281,6 +271,19 @@ impl Check {
         }
         requeueable
     }
+}
+
+/// Whether the pod fits where a plan has assumed a share for it, and something was freed there.
+fn fits_as_planned(state: &State, uid: &PodUid, pod: &PendingPod, freed: &FreedCapacity) -> bool {
+    let planned = state.ledger.node_without_assumed(uid);
+    let Some((_, node)) = planned.filter(|(slot, _)| freed.slots.contains(slot)) else {
+        return false;
+    };
+    let Ok(fit) = fit::fit(&node, &pod.demand, &state.policies) else {
+        return false;
+    };
+    let headroom = state.ledger.headroom_for(uid, &pod.pod.namespace);
+    headroom.is_none_or(|left| left.allows(fit.amount()))
 }
 
 /// The nodes, and what of them and of the namespaces' quotas is free.
