@@ -145,7 +145,6 @@ docs: ## Check the words of the documents, build them as a site in target/docs w
 reference: ## Write the pages of docs/reference that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
-	UPDATE=1 cargo test --quiet --locked -p aliquot-webhook --lib chart_has_current_match_condition
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib generates_driver_call_reference_from_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib metrics_reference_matches_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib metrics_reference_matches_declarations

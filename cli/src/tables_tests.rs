@@ -2,7 +2,7 @@
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::explain::{
-    ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
+    NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory, RequestedShare,
     SchedulingCondition, container_requests,
 };
 use aliquot_core::inventory::INVENTORY;
@@ -307,11 +307,12 @@ fn waiting() -> PodAnswer {
     for (_, name, state) in cluster.iter() {
         let offered = name.as_str() != "cpu";
         let policies = Policies::default();
-        let (answer, refusal) = NodeAnswer::of(name, state, &demand, &policies, offered, None);
+        let (answer, refusal) =
+            NodeAnswer::evaluate(name, state, &demand, &policies, offered, None);
         tail.add(&answer, refusal.as_ref());
         nodes.push(answer);
     }
-    let asks: Vec<ContainerRequest> = container_requests(&demand);
+    let asks: Vec<RequestedShare> = container_requests(&demand);
     let head = PodHeader {
         namespace: "d".to_owned(),
         name: "p".to_owned(),

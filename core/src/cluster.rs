@@ -198,7 +198,7 @@ mod tests {
     use crate::units::{HostResources, MilliCpu};
 
     fn state() -> NodeState {
-        NodeState::of(&NodePublication::default(), &[], HostResources::default())
+        NodeState::new(&NodePublication::default(), &[], HostResources::default())
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
                 cpu: MilliCpu(cpu),
                 ..HostResources::default()
             };
-            cluster.put(&"n".into(), Some(NodeState::of(published, &[], host)));
+            cluster.put(&"n".into(), Some(NodeState::new(published, &[], host)));
             (cluster.version(0), cluster.devices_version(0))
         };
         let other = published(vec![gpu(0, 1000, 9)]);

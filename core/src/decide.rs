@@ -54,7 +54,7 @@ impl NodeQuery<'_> {
             Some((own, state)) if *own == slot => {
                 Cow::Owned(NodeVerdict::on(state, self.demand, self.policies))
             }
-            _ => Cow::Borrowed(verdicts.of(slot)),
+            _ => Cow::Borrowed(verdicts.on(slot)),
         }
     }
 }
@@ -370,7 +370,7 @@ impl Memo {
 
 impl Verdicts<'_> {
     /// The verdict on the node in this slot of the snapshot.
-    pub fn of(&mut self, slot: usize) -> &NodeVerdict {
+    pub fn on(&mut self, slot: usize) -> &NodeVerdict {
         let version = self.cluster.version(slot);
         let same_devices = self.cluster.devices_version(slot)..=version;
         let sees_host = self.sees_host;
@@ -403,7 +403,7 @@ impl Verdicts<'_> {
                 return (version, known.clone());
             }
             let mut verdict = node.map_or_else(
-                || NodeVerdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
+                || NodeVerdict::Refused(Refusal::from(Reason::NodeNotRegistered).into()),
                 |node| NodeVerdict::on(node, self.demand, self.policies),
             );
             if let NodeVerdict::Refused(why) = &mut verdict {

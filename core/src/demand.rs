@@ -60,8 +60,8 @@ impl Demand {
             let containers = self.containers.iter().map(|container| {
                 let requests = container.requests.iter();
                 let own = requests.filter(|request| usize::from(request.resource) == resource);
-                let own = own.fold(0_u32, |sum, request| sum.saturating_add(request.count));
-                (container.stage, own)
+                let count = own.fold(0_u32, |sum, request| sum.saturating_add(request.count));
+                (container.stage, count)
             });
             replicas::effective(containers)
         };

@@ -85,7 +85,7 @@ pub const NOT_ASKED: &str = "-";
 impl NodeAnswer {
     /// Evaluates the node; returns the answer, and the refusal if there is one. The caller
     /// knows whether it was `offered`; `headroom` is what the quotas leave.
-    pub fn of(
+    pub fn evaluate(
         name: &NodeName,
         node: &NodeState,
         demand: &Demand,
@@ -220,24 +220,18 @@ pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &Devic
             return pin.may_be(gpu) && allocated.contains_key(&gpu.uuid);
         };
         let profiles = found.geometry.profiles();
-        let requested = profiles.iter().flat_map(|profile| {
-            let named = demand.resources.iter();
-            let mut asked = named.filter(|name| is_resource_of(name, &profile.name));
-            let starts = profile.starts.iter().filter(|start| {
-                let name = &profile.name;
-                pin.allows(gpu, found, name, **start)
-            });
-            let starts = if asked.next().is_some() {
-                Some(starts)
-            } else {
-                None
-            };
-            starts
-                .into_iter()
-                .flatten()
-                .map(|start| profile.slices(*start))
-        });
-        let requested = requested.fold(0, |all, slices| all | slices);
+        let mut requested = 0_u16;
+        for profile in profiles {
+            let mut names = demand.resources.iter();
+            if !names.any(|name| is_resource_of(name, &profile.name)) {
+                continue;
+            }
+            for &start in &profile.starts {
+                if pin.allows(gpu, found, &profile.name, start) {
+                    requested |= profile.slices(start);
+                }
+            }
+        }
         allocated
             .keys()
             .filter_map(MigPlacement::parse_device_key)
@@ -258,7 +252,7 @@ pub struct PodHeader {
     /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
     /// What its containers ask for; containers without a GPU are left out.
-    pub requests: Vec<ContainerRequest>,
+    pub requests: Vec<RequestedShare>,
     /// The amounts stand in the pod's annotation, not in its containers' resources.
     #[serde(default)]
     pub annotated: bool,
@@ -275,7 +269,7 @@ pub struct PodHeader {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerRequest {
+pub struct RequestedShare {
     pub container: String,
     /// `app`, `init` or `sidecar`.
     pub stage: String,
@@ -354,10 +348,10 @@ pub struct PodAnswer {
     pub tail: NodeTotals,
 }
 
-pub fn container_requests(demand: &Demand) -> Vec<ContainerRequest> {
+pub fn container_requests(demand: &Demand) -> Vec<RequestedShare> {
     let containers = demand.containers.iter();
     let asking = containers.flat_map(|c| c.requests.iter().map(move |request| (c, request)));
-    let line = |(container, request): (&ContainerDemand, &GpuRequest)| ContainerRequest {
+    let line = |(container, request): (&ContainerDemand, &GpuRequest)| RequestedShare {
         container: container.name.clone(),
         stage: match container.stage {
             Stage::App => "app",

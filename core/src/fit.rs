@@ -86,7 +86,7 @@ pub fn traced<T: FitTrace>(
     trace: &mut T,
 ) -> Result<Fit, Refusal> {
     if let Some(reason) = node.closed {
-        return Err(Refusal::of(reason));
+        return Err(Refusal::from(reason));
     }
     let scorer = Scorer::new(node, demand, defaults);
     let policy = demand.gpu_policy.unwrap_or(defaults.gpu);
@@ -203,7 +203,7 @@ impl ContainerPlacer<'_, '_> {
         let name = demand.resource(request);
         let dynamic = !node.dynamic_mig.is_empty() && name.starts_with(mig::RESOURCES);
         if selection.count > node.devices.len() && !dynamic {
-            return Err(Refusal::of(Reason::NodeInsufficientDevice));
+            return Err(Refusal::from(Reason::NodeInsufficientDevice));
         }
         let mut refusal = self.evaluate_devices(container, request, name, trace);
         if dynamic && self.candidates.len() < selection.count {
@@ -392,7 +392,7 @@ fn uses(shares: &[ContainerShare]) -> PlacedUses {
 impl Fit {
     /// What it counts for quotas.
     pub fn amount(&self) -> QuotaAmount {
-        QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
+        QuotaAmount::sum(self.uses.iter().map(|(_, used)| used))
     }
 
     pub fn allocation(

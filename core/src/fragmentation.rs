@@ -39,7 +39,7 @@ struct Remainder {
 }
 
 impl Remainder {
-    fn of(device: &DeviceState, more: Option<&DeviceUse>) -> Self {
+    fn new(device: &DeviceState, more: Option<&DeviceUse>) -> Self {
         let used = more.map_or(device.allocated.used, |more| {
             device.allocated.used.with(*more)
         });
@@ -188,7 +188,7 @@ impl<'a> View<'a> {
         kind: usize,
         whom: u64,
     ) -> DeviceView {
-        let left = Remainder::of(device, more);
+        let left = Remainder::new(device, more);
         let memory = per_mille(left.memory.0, device.scaled.0) * self.sides.0;
         let cores = per_mille(left.cores.0.into(), device.cores.0.into()) * self.sides.1;
         let idle = (memory + cores) / (self.sides.0 + self.sides.1);

@@ -127,6 +127,32 @@ pub struct Gpu {
     pub reserved: Vec<Namespace>,
 }
 
+impl Gpu {
+    /// A healthy device in mode vgpu under `nvidia.com/gpu`, with one replica and no more memory than
+    /// it has.
+    pub fn vgpu(uuid: GpuUuid, index: u32, model: String, memory: Mib) -> Self {
+        Self {
+            uuid,
+            index,
+            model,
+            memory,
+            scaled: memory,
+            cores: Percent::WHOLE,
+            replicas: 1,
+            mode: Mode::Vgpu,
+            resource: "nvidia.com/gpu".to_owned(),
+            numa: None,
+            health: Health::Ok,
+            links: BTreeMap::new(),
+            mig: None,
+            cordon: None,
+            even_share: None,
+            strict: false,
+            reserved: Vec::new(),
+        }
+    }
+}
+
 /// An equal part of a device. 0 for one of the two means no limit and no accounting of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvenShare {
@@ -272,6 +298,26 @@ impl OrphanedShare {
 }
 
 impl Inventory {
+    /// These devices alone, in the version that this release writes.
+    pub fn new(gpus: Vec<Gpu>) -> Self {
+        Self {
+            v: VERSION,
+            reads: vec![allocation::VERSION],
+            driver: String::new(),
+            topology_policy: String::new(),
+            topology_scope: TopologyScope::default(),
+            gpus,
+            orphaned: Vec::new(),
+            foreign: Vec::new(),
+            refused: Vec::new(),
+            evict: Vec::new(),
+            unmeasured: Vec::new(),
+            unmanaged: BTreeMap::new(),
+            unreadable: Vec::new(),
+            resizes: Vec::new(),
+        }
+    }
+
     /// The annotation's text. The order is fixed: equal inventories give equal texts.
     pub fn encode(&self) -> Result<String, CodecError> {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })

@@ -5,7 +5,7 @@
 //! be sent; the watch alone confirms one. Nothing of a Binding is freed on a guess, and an unreadable
 //! allocation takes the whole node (fail closed), unless anybody could have written it
 //! ([`AllocatedUse::Unproven`]). A node's state is a function of its publication and its pods'
-//! entries ([`NodeState::of`]), and so is a namespace's usage; `recompute` applies these functions to
+//! entries ([`NodeState::new`]), and so is a namespace's usage; `recompute` applies these functions to
 //! everything.
 
 mod recompute;
@@ -217,21 +217,19 @@ impl Ledger {
     }
 
     /// The pods that are bound to a node, or are being bound.
-    pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
+    pub fn pods_on(&self, name: &str) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
         let entries = self.on(name);
-        let known = entries.filter(|(_, entry)| entry.assumed_by().is_none());
-        known.map(|(pod, _)| pod)
+        entries.filter(|(_, entry)| entry.assumed_by().is_none())
     }
 
     /// Counts the pods with an entry on a node by shape, and what it has of each GPU model.
     pub fn count_pods(&self, name: &NodeName, census: &mut Census) {
-        let pods = self.pods_on(name.as_str());
         let node = self.cluster.node(name.as_str());
         if let Some(node) = node {
             node.models()
                 .for_each(|(model, device)| census.balance.offer(model, device.available()));
         }
-        for entry in pods.filter_map(|pod| self.pod_entry(pod)) {
+        for (_, entry) in self.pods_on(name.as_str()) {
             let host = entry.requests.host;
             if let (Some(node), Some(uses)) = (node, entry.allocated.uses()) {
                 census
@@ -262,15 +260,6 @@ impl Ledger {
     pub fn publish(&mut self, name: &NodeName, published: Option<NodePublication>) {
         self.entries.entry(name.clone()).or_default().published = published;
         self.refresh(name);
-    }
-
-    /// Whether this node can take this pod.
-    pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
-        fit_on(
-            self.cluster.node(name).map(|node| &**node),
-            demand,
-            policies,
-        )
     }
 
     /// Chooses devices on the current ledger for a pod that is about to be bound, if the quotas of
@@ -316,15 +305,17 @@ impl Ledger {
         demand: &Demand,
         policies: &Policies,
     ) -> Result<(Fit, Allocation), Refusal> {
-        let state = self.node_for(pod, name.as_str());
-        let found = fit_on(state.as_deref(), demand, policies)?;
+        let not_registered = || Refusal::from(Reason::NodeNotRegistered);
+        let node = self
+            .node_for(pod, name.as_str())
+            .ok_or_else(not_registered)?;
+        let found = fit::fit(&node, demand, policies)?;
         let headroom = self.headroom_for(pod, namespace.as_str());
         if let Some(over) = headroom.and_then(|headroom| headroom.excess(found.amount())) {
             return Err(Refusal::quota_exceeded(over));
         }
-        let inventory = state.and_then(|node| node.inventory.clone());
-        let inventory = inventory.ok_or_else(|| Refusal::of(Reason::NodeNotRegistered))?;
-        let allocation = found.allocation(name, &inventory, demand);
+        let inventory = node.inventory.as_ref().ok_or_else(not_registered)?;
+        let allocation = found.allocation(name, inventory, demand);
         Ok((found, allocation))
     }
 
@@ -404,18 +395,20 @@ impl Ledger {
         request: &ResizeRequest,
         stages: &[(String, Stage)],
     ) -> Result<Resized, NotResized> {
-        let known = self.pod_entry(pod);
-        let known = known.filter(|entry| entry.resizing.is_none());
-        let entry = known.ok_or(NotResized::Behind)?;
+        let entry = self
+            .pod_entry(pod)
+            .filter(|entry| entry.resizing.is_none())
+            .ok_or(NotResized::Behind)?;
         let watched = AllocatedUse::Known(resize::uses(allocation, stages));
         if entry.node != allocation.node || entry.allocated != watched {
             return Err(NotResized::Behind);
         }
         let node = self.entries.get(&entry.node).ok_or(NotResized::Behind)?;
-        let node = self.state(node, None, Some(pod));
-        let headroom = self.headroom(entry.namespace.as_str());
-        let headroom = headroom.map(|headroom| headroom.without(&watched));
-        let resized = resize::resize(allocation, from, request, stages, &node, headroom.as_ref())
+        let state = self.state(node, None, Some(pod));
+        let headroom = self
+            .headroom(entry.namespace.as_str())
+            .map(|headroom| headroom.without(&watched));
+        let resized = resize::resize(allocation, from, request, stages, &state, headroom.as_ref())
             .map_err(NotResized::Refused)?;
         let resizing = Resizing {
             generation,
@@ -435,14 +428,16 @@ impl Ledger {
     /// definitely not written: only what the watch shows counts. Returns the entry as it was.
     pub fn end_resize(&mut self, pod: &PodUid, generation: u64) -> Option<PodEntry> {
         let entry = self.pod_entries.get(pod)?;
-        let resizing = entry.resizing.as_deref();
-        let resizing = resizing.filter(|resizing| resizing.generation <= generation)?;
-        let entry = PodEntry {
+        let resizing = entry
+            .resizing
+            .as_deref()
+            .filter(|resizing| resizing.generation <= generation)?;
+        let ended = PodEntry {
             allocated: resizing.watched.clone(),
             resizing: None,
             ..entry.clone()
         };
-        self.insert(pod, entry)
+        self.insert(pod, ended)
     }
 
     /// The pod has finished or is gone: what it holds is free.
@@ -603,8 +598,8 @@ impl Ledger {
             }
         }
         let mut state = match &node.published {
-            Some(published) => NodeState::of(published, &allocated, requested),
-            None => NodeState::of(&NodePublication::default(), &allocated, requested),
+            Some(published) => NodeState::new(published, &allocated, requested),
+            None => NodeState::new(&NodePublication::default(), &allocated, requested),
         };
         for (uses, victims) in plans {
             state.hand_over(uses, victims, &allocated);
@@ -638,14 +633,6 @@ impl Resizing {
             AllocatedUse::Known(watched) => AllocatedUse::Known(watched.or(&self.reserved)),
             unreadable => unreadable.clone(),
         }
-    }
-}
-
-/// Whether this node, if it is known, can take this pod.
-fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
-    match node {
-        Some(node) => fit::fit(node, demand, policies),
-        None => Err(Refusal::of(Reason::NodeNotRegistered)),
     }
 }
 

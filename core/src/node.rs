@@ -222,7 +222,7 @@ pub struct NodeState {
 impl NodeState {
     /// The state of a node with this publication and these pods, whose requests add up to
     /// `requested`.
-    pub fn of(
+    pub fn new(
         published: &NodePublication,
         pods: &[(&PodUid, &AllocatedUse)],
         requested: impl Into<Requests>,
@@ -285,14 +285,18 @@ impl NodeState {
         let Some(inventory) = &self.inventory else {
             return;
         };
-        let running = pods.iter().filter(|(pod, _)| victims.contains(pod));
-        let running = running
+        let running = pods
+            .iter()
+            .filter(|(pod, _)| victims.contains(pod))
             .filter_map(|(_, allocated)| allocated.uses())
             .flat_map(|uses| uses.iter().map(|(key, used)| (key, *used)));
-        let orphaned = inventory.orphaned.iter().filter(|share| {
-            victims.contains(&share.pod) && !pods.iter().any(|(pod, _)| **pod == share.pod)
-        });
-        let orphaned = orphaned.map(|share| (&share.gpu, share.used()));
+        let orphaned = inventory
+            .orphaned
+            .iter()
+            .filter(|share| {
+                victims.contains(&share.pod) && !pods.iter().any(|(pod, _)| **pod == share.pod)
+            })
+            .map(|share| (&share.gpu, share.used()));
         let held = by_device(inventory, running.chain(orphaned));
         let waited_for = by_device(inventory, reserved.iter().map(|(key, used)| (key, *used)));
         for (device, wanted) in waited_for {
@@ -525,8 +529,11 @@ impl LedgerDevices {
             self.resources.push(gpu.resource.as_str().into());
             self.resources.len() - 1
         });
-        let mig_state = gpu.mig.as_ref().and_then(Mig::dynamic);
-        let mig_state = mig_state.filter(|_| gpu.mode == Mode::Mig);
+        let mig_state = gpu
+            .mig
+            .as_ref()
+            .and_then(Mig::dynamic)
+            .filter(|_| gpu.mode == Mode::Mig);
         let closed = closed(inventory, cordoned, gpu);
         let unmanaged = inventory.unmanaged.get(&gpu.uuid).copied();
         let unmanaged = unmanaged.unwrap_or_default();

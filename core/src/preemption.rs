@@ -222,5 +222,5 @@ fn state(node: &CandidateNode, stays: impl Fn(&Occupant) -> bool) -> NodeState {
         requested.replicas.plus(&occupant.replicas);
         staying.push((&occupant.uid, &occupant.allocated));
     }
-    NodeState::of(&node.published, &staying, requested)
+    NodeState::new(&node.published, &staying, requested)
 }

@@ -135,7 +135,7 @@ pub fn models<'a>(value_of: impl Fn(&'static str) -> Option<&'a str>) -> Option<
         errors: Vec::new(),
     };
     reader.within_bounds().ok()?;
-    ModelRules::of(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
+    ModelRules::new(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
 }
 
 /// Whether the value is under Aliquot's name, which is exact.
@@ -302,8 +302,11 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
         ("mig", Mode::Mig),
         ("mps", Mode::Mps),
     ];
-    let named = known.into_iter().filter(|(name, _)| text.contains(name));
-    let named: Vec<Mode> = named.map(|(_, mode)| mode).collect();
+    let named: Vec<Mode> = known
+        .into_iter()
+        .filter(|(name, _)| text.contains(name))
+        .map(|(_, mode)| mode)
+        .collect();
     if named.is_empty() && !text.trim().is_empty() {
         return invalid(text, "names no sharing mode; expected: hami-core, mig, mps");
     }
@@ -321,8 +324,8 @@ fn weights(text: &str, _: Exact) -> Result<Weights, String> {
     let mut found = [None; 3];
     for item in text.split(',') {
         let (name, number) = item.split_once('=').ok_or_else(refused)?;
-        let place = ["slot", "core", "memory"];
-        let place = place.iter().position(|known| *known == name.trim());
+        let names = ["slot", "core", "memory"];
+        let place = names.iter().position(|known| *known == name.trim());
         let number = number.trim().parse::<u32>().ok().filter(|n| *n <= 1000);
         let (place, number) = place.zip(number).ok_or_else(refused)?;
         if found[place].replace(number).is_some() {

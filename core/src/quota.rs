@@ -31,7 +31,7 @@ pub struct QuotaAmount {
 
 impl QuotaAmount {
     /// The sum of these effective uses, one for each device.
-    pub fn of<'u>(uses: impl IntoIterator<Item = &'u DeviceUse>) -> Self {
+    pub fn sum<'u>(uses: impl IntoIterator<Item = &'u DeviceUse>) -> Self {
         let uses = uses.into_iter();
         uses.fold(Self::default(), |sum, used| Self {
             memory: sum.memory + used.memory,
@@ -128,7 +128,7 @@ impl NamespaceUsage {
 
 fn amount(allocated: &AllocatedUse) -> (QuotaAmount, u64) {
     match allocated.uses() {
-        Some(uses) => (QuotaAmount::of(uses.values()), 0),
+        Some(uses) => (QuotaAmount::sum(uses.values()), 0),
         None => (QuotaAmount::default(), 1),
     }
 }

@@ -100,24 +100,26 @@ pub struct Refusal {
     shortage: Option<Arc<ReplicaShortage>>,
 }
 
-impl Refusal {
-    /// A refusal for one reason.
-    pub fn of(reason: Reason) -> Self {
+/// A refusal for one reason.
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
         let mut refusal = Self::default();
         refusal.add(reason);
         refusal
     }
+}
 
+impl Refusal {
     /// A refusal of one node because of this limit of a quota.
     pub fn quota_exceeded(excess: QuotaExcess) -> Self {
-        let mut refusal = Self::of(Reason::ResourceQuotaNotFit);
+        let mut refusal = Self::from(Reason::ResourceQuotaNotFit);
         refusal.excess = Some(Arc::new(excess));
         refusal
     }
 
     /// A refusal of one node because its kubelet has too few replicas.
     pub fn replica_shortage(shortage: ReplicaShortage) -> Self {
-        let mut refusal = Self::of(Reason::NodeInsufficientReplicas);
+        let mut refusal = Self::from(Reason::NodeInsufficientReplicas);
         refusal.shortage = Some(Arc::new(shortage));
         refusal
     }
@@ -188,7 +190,7 @@ mod tests {
             Refusal::replica_shortage(ReplicaShortage { offered, resource })
         };
         let mut refusal = shortage(10);
-        for other in [Refusal::of(Reason::CardNotHealth), shortage(0), shortage(4)] {
+        for other in [Refusal::from(Reason::CardNotHealth), shortage(0), shortage(4)] {
             refusal.merge(&other);
         }
         let text = "1 CardNotHealth, \

@@ -106,8 +106,9 @@ impl ResizeRequest {
 
 fn read_deadline(text: &str) -> Result<u64, ResizeError> {
     let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (1..=MAX_DEADLINE).contains(seconds));
-    seconds.ok_or_else(|| ResizeError::Deadline(text.into()))
+    seconds
+        .filter(|seconds| (1..=MAX_DEADLINE).contains(seconds))
+        .ok_or_else(|| ResizeError::Deadline(text.into()))
 }
 
 fn read_amounts(container: &str, amounts: &str) -> Result<Written, ResizeError> {
@@ -311,8 +312,8 @@ pub fn resize(
         }
     }
     let (before, after) = (
-        QuotaAmount::of(now.values()),
-        QuotaAmount::of(then.values()),
+        QuotaAmount::sum(now.values()),
+        QuotaAmount::sum(then.values()),
     );
     // What does not grow is no matter of a quota that was lowered since.
     let added = QuotaAmount {

@@ -60,7 +60,7 @@ pub struct ModelRules {
 impl ModelRules {
     /// One of `used`, or any if that is empty, and none of `unused`. `None` if that is every
     /// model, and for more text than is worth keeping for each pod.
-    pub fn of(used: Vec<Model>, unused: Vec<Model>) -> Option<Arc<Self>> {
+    pub fn new(used: Vec<Model>, unused: Vec<Model>) -> Option<Arc<Self>> {
         let text: usize = used.iter().chain(&unused).map(Model::len).sum();
         (1..=MOST_TEXT)
             .contains(&text)
@@ -118,7 +118,7 @@ impl DeviceRules {
 
     /// The models that they accept; `None` for any.
     pub fn models(&self) -> Option<Arc<ModelRules>> {
-        ModelRules::of(self.use_models.clone(), self.nouse_models.clone())
+        ModelRules::new(self.use_models.clone(), self.nouse_models.clone())
     }
 
     /// Why the rules exclude this device (HAMi 4.6 rules 3 and 5).
@@ -159,8 +159,10 @@ impl DeviceRules {
         profile: &str,
         start: u8,
     ) -> bool {
-        let mut made = dynamic.instances.iter();
-        let made = made.find(|made| made.profile == profile && made.start == start);
+        let made = dynamic
+            .instances
+            .iter()
+            .find(|made| made.profile == profile && made.start == start);
         let is_made = |uuid: &GpuUuid| made.is_some_and(|made| made.uuid == *uuid);
         let used = |uuid: &GpuUuid| *uuid == gpu.uuid || is_made(uuid);
         let mut pins = self.pins.iter();

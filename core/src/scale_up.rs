@@ -7,19 +7,19 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, NodeSet};
 use crate::decide;
 use crate::demand::Demand;
 use crate::fit;
-use crate::inventory::{self, Gpu, Health, Inventory, Mode, TopologyScope};
+use crate::inventory::{Gpu, Inventory};
 use crate::node::{NodePublication, NodeState};
 use crate::quota::{Headroom, QuotaAmount};
 use crate::request::{MAX_GPU_MIB, Memory};
 use crate::score::Policies;
-use crate::units::{HostResources, Mib, Percent};
+use crate::units::{HostResources, Mib};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeType {
@@ -38,47 +38,21 @@ pub struct NodeType {
 
 impl NodeType {
     pub fn node(&self, gpus: u32) -> NodeState {
-        let gpu = |index: u32| Gpu {
-            uuid: format!("GPU-{index}").into(),
-            index,
-            model: self.model.clone(),
-            memory: self.memory,
-            scaled: self.memory,
-            cores: Percent::WHOLE,
-            replicas: self.replicas,
-            mode: Mode::Vgpu,
-            resource: self.resource.clone(),
-            numa: None,
-            health: Health::Ok,
-            links: BTreeMap::new(),
-            mig: None,
-            cordon: None,
-            even_share: None,
-            strict: false,
-            reserved: Vec::new(),
+        let gpu = |index: u32| {
+            let uuid = format!("GPU-{index}").into();
+            Gpu {
+                replicas: self.replicas,
+                resource: self.resource.clone(),
+                ..Gpu::vgpu(uuid, index, self.model.clone(), self.memory)
+            }
         };
-        let inventory = Inventory {
-            v: inventory::VERSION,
-            reads: Vec::new(),
-            driver: String::new(),
-            topology_policy: String::new(),
-            topology_scope: TopologyScope::default(),
-            gpus: (0..gpus).map(gpu).collect(),
-            orphaned: Vec::new(),
-            foreign: Vec::new(),
-            refused: Vec::new(),
-            evict: Vec::new(),
-            unmeasured: Vec::new(),
-            unmanaged: BTreeMap::new(),
-            unreadable: Vec::new(),
-            resizes: Vec::new(),
-        };
+        let inventory = Inventory::new((0..gpus).map(gpu).collect());
         let published = NodePublication {
             inventory: Some(Arc::new(inventory)),
             allocatable: self.host,
             ..NodePublication::default()
         };
-        NodeState::of(&published, &[], HostResources::default())
+        NodeState::new(&published, &[], HostResources::default())
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Load {
 }
 
 impl Load {
-    fn of(device: &DeviceState, more: DeviceUse) -> Self {
+    fn new(device: &DeviceState, more: DeviceUse) -> Self {
         let used = device.allocated.used.with(more);
         Self {
             replicas: (u64::from(used.replicas), u64::from(device.replicas)),
@@ -79,7 +79,7 @@ impl Load {
         devices.fold(Self::default(), |sum, (place, device)| {
             let here = uses.iter().filter(|(device, _)| *device == place);
             let more = here.fold(DeviceUse::default(), |more, (_, used)| more.with(*used));
-            sum.plus(Self::of(device, more))
+            sum.plus(Self::new(device, more))
         })
     }
 
@@ -156,7 +156,7 @@ impl<'a> Scorer<'a> {
                 u64::MAX - u64::from(self.view().score(&[(place, used)]))
             }
             Some(GpuSortKey::Load(policy)) => {
-                let load = Load::of(&self.node.devices[place], used);
+                let load = Load::new(&self.node.devices[place], used);
                 u64::MAX - weighted(policy, load, self.demand.rules.weights)
             }
             // NUMA nodes are compared once all candidates are known.

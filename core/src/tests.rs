@@ -17,11 +17,10 @@ mod scarcity;
 mod typical;
 mod unmanaged;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decide::{Memo, NodeQuery, best, refusal_text};
-use crate::inventory::{Gpu, Health, Inventory, Mode};
+use crate::inventory::{Gpu, Inventory};
 use crate::ledger::{NotReserved, PodEntry};
 use crate::node::NodePublication;
 use crate::preemption::{CandidateNode, Occupant, OccupantState};
@@ -33,43 +32,20 @@ use crate::usage::{AllocatedUse, DeviceUse};
 use crate::{Allocation, Cluster, ContainerDemand, Demand, Ledger, PodUid, Replicas, Stage};
 
 pub(crate) fn gpu(index: u32, memory: u64, replicas: u32) -> Gpu {
+    let uuid = format!("GPU-{index}").into();
+    let model = "NVIDIA A100-SXM4-80GB".to_owned();
     Gpu {
-        uuid: format!("GPU-{index}").into(),
-        index,
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(memory),
-        scaled: Mib(memory),
-        cores: Percent(100),
         replicas,
-        mode: Mode::Vgpu,
-        resource: "nvidia.com/gpu".to_owned(),
         numa: Some(0),
-        health: Health::Ok,
-        links: BTreeMap::new(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+        ..Gpu::vgpu(uuid, index, model, Mib(memory))
     }
 }
 
 pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
     Inventory {
-        v: 1,
-        reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: crate::inventory::TopologyScope::default(),
-        gpus,
-        orphaned: vec![],
-        foreign: vec![],
-        refused: vec![],
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unmanaged: BTreeMap::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
+        ..Inventory::new(gpus)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values for tests: a pod, devices, grants, with defaults that a test overrides.
 
-use aliquot_core::inventory::{self, Gpu, Health, Mode};
+use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::{FixedInstance, Mig, MigPlacement};
 use aliquot_core::usage::Stage;
 use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent, Scaling};
@@ -110,24 +110,10 @@ pub(crate) fn allocation(containers: &[(&str, &[Grant])]) -> Allocation {
 
 /// A healthy GPU of 10,000 MiB with 10 replicas.
 pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
+    let model = "NVIDIA A100-SXM4-80GB".to_owned();
     Gpu {
-        uuid: uuid.into(),
-        index,
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(10_000),
-        scaled: Mib(10_000),
-        cores: Percent(100),
         replicas: 10,
-        mode: Mode::Vgpu,
-        resource: RESOURCE.to_owned(),
-        numa: None,
-        health: Health::Ok,
-        links: std::collections::BTreeMap::new(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+        ..Gpu::vgpu(uuid.into(), index, model, Mib(10_000))
     }
 }
 
@@ -183,24 +169,14 @@ pub(crate) fn layout_entry(profile: &str, count: u32, on: Option<InstanceSharing
 
 /// An inventory of healthy GPUs with these UUIDs.
 pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
+    let gpus = (0..)
+        .zip(uuids)
+        .map(|(index, uuid)| gpu(uuid, index))
+        .collect();
     Inventory {
-        v: inventory::VERSION,
-        reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::TopologyScope::default(),
-        gpus: (0..)
-            .zip(uuids)
-            .map(|(index, uuid)| gpu(uuid, index))
-            .collect(),
-        orphaned: Vec::new(),
-        foreign: Vec::new(),
-        refused: Vec::new(),
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unmanaged: std::collections::BTreeMap::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
+        ..Inventory::new(gpus)
     }
 }
 

@@ -25,14 +25,15 @@ pub struct Budget {
 }
 
 impl Budget {
-    pub fn of(budget: &PodDisruptionBudget) -> Self {
+    pub fn read(budget: &PodDisruptionBudget) -> Self {
         let status = budget.status.as_ref();
         let spec = budget.spec.as_ref();
         // Until its controller has observed it, it allows nothing.
         let observed =
             status.and_then(|status| status.observed_generation) >= budget.metadata.generation;
-        let allowed = status.map_or(0, |status| status.disruptions_allowed);
-        let allowed = if observed { allowed } else { 0 };
+        let allowed = status
+            .filter(|_| observed)
+            .map_or(0, |status| status.disruptions_allowed);
         let disrupted = status.and_then(|status| status.disrupted_pods.as_ref());
         Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
@@ -131,7 +132,7 @@ mod tests {
                 "expectedPods": 1, "observedGeneration": 1,
                 "disruptedPods": {"evicted": "2026-11-21T00:00:00Z"}},
         });
-        let budget = Budget::of(&serde_json::from_value(budget).unwrap());
+        let budget = Budget::read(&serde_json::from_value(budget).unwrap());
         let labels = serde_json::from_value(labels).unwrap();
         assert_eq!(budget.allowed, 1);
         assert_eq!(
@@ -172,7 +173,7 @@ mod tests {
                 "expectedPods": 1, "observedGeneration": 1},
         });
         assert_eq!(
-            Budget::of(&serde_json::from_value(budget).unwrap()).allowed,
+            Budget::read(&serde_json::from_value(budget).unwrap()).allowed,
             0
         );
     }

@@ -123,13 +123,13 @@ pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 
 /// Each container and when it runs: init containers in order, then app containers.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
-    let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_deref());
-    let apps = spec.map(|spec| spec.containers.as_slice());
-    let init = init.unwrap_or_default().iter();
-    let init = init.map(|c| (c, stage(c.restart_policy.as_deref())));
-    let apps = apps.unwrap_or_default().iter().map(|c| (c, Stage::App));
-    init.chain(apps)
+    let specs = pod.spec.iter();
+    let init = specs
+        .clone()
+        .flat_map(|spec| spec.init_containers.iter().flatten());
+    let apps = specs.flat_map(|spec| &spec.containers);
+    init.map(|c| (c, stage(c.restart_policy.as_deref())))
+        .chain(apps.map(|c| (c, Stage::App)))
 }
 
 /// The pod's demand, defaults applied. [`Demand::requests_gpu`] says whether it asks for a share.

@@ -58,10 +58,10 @@ pub async fn publish(
             note = note_rx.recv() => note,
         };
         let Some(note) = note else { break };
-        let writer = hasher.hash_one(&note.pod.uid) % WRITERS;
-        let writer = usize::try_from(writer)
+        let place = hasher.hash_one(&note.pod.uid) % WRITERS;
+        let writer = usize::try_from(place)
             .ok()
-            .and_then(|writer| writers.get(writer));
+            .and_then(|place| writers.get(place));
         // A writer ends with `stop` only.
         if let Some(writer) = writer
             && writer.send(note).await.is_err()

@@ -36,11 +36,11 @@ fn interned(name: &str) -> Arc<str> {
 /// any status, as before a kubelet has reported: kube-scheduler does not offer such a node.
 pub fn offered(node: &Node, inventory: &Inventory) -> Option<Replicas> {
     let all = node.status.as_ref()?.allocatable.as_ref()?;
-    let ours = |name: &str| {
+    let is_ours = |name: &str| {
         let mut gpus = inventory.gpus.iter();
         name.starts_with(mig::RESOURCES) || gpus.any(|gpu| gpu.resource == name)
     };
-    let ours = all.iter().filter(|(name, _)| ours(name));
+    let ours = all.iter().filter(|(name, _)| is_ours(name));
     Some(
         ours.map(|(name, q)| (interned(name), count(q, 0)))
             .collect(),
@@ -61,9 +61,12 @@ fn requested(pod: &PodView, settings: &Settings) -> Replicas {
     let ours = |name: &str| name == usual || is_other(name, &settings.extra);
     let containers = pod.containers();
     let amounts = containers.flat_map(|(one, _)| pod::amounts(one.resources.as_ref()));
-    let names = amounts.flatten().flat_map(BTreeMap::keys);
-    let mut names: Vec<&str> = names.map(String::as_str).collect();
-    names.retain(|name| ours(name));
+    let mut names: Vec<&str> = amounts
+        .flatten()
+        .flat_map(BTreeMap::keys)
+        .map(String::as_str)
+        .filter(|name| ours(name))
+        .collect();
     names.sort_unstable();
     names.dedup();
     let under = |name: &str| {
@@ -78,11 +81,11 @@ fn requested(pod: &PodView, settings: &Settings) -> Replicas {
 
 fn requested_under(container: &ContainerView, name: &str) -> u32 {
     // Requests, then limits: for device resources they are equal if both are written.
-    let mut found = pod::amounts(container.resources.as_ref())
+    let found = pod::amounts(container.resources.as_ref())
         .into_iter()
         .rev()
-        .flatten();
-    let found = found.find_map(|amounts| amounts.get(name));
+        .flatten()
+        .find_map(|amounts| amounts.get(name));
     // Invalid quantities count as more than any node has.
     found.map_or(0, |quantity| count(quantity, u32::MAX))
 }

@@ -27,15 +27,15 @@ pub struct NodeSelection {
 
 impl NodeSelection {
     /// The selection of this pod; `None` where it says too much about it.
-    pub fn of(pod: &PodView) -> Option<Self> {
+    pub fn read_short(pod: &PodView) -> Option<Self> {
         let selection = Self::read(pod);
         selection.is_short().then_some(selection)
     }
 
     pub fn read(pod: &PodView) -> Self {
         let affinity = pod.spec.affinity.as_ref();
-        let affinity = affinity.and_then(|all| all.node_affinity.as_ref());
-        let required = affinity.and_then(|node| {
+        let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let required = nodes.and_then(|node| {
             node.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
@@ -143,7 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn of(spec: &Value) -> Option<NodeSelection> {
-        NodeSelection::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+        NodeSelection::read_short(&serde_json::from_value(json!({ "spec": spec })).unwrap())
     }
 
     fn required(terms: &Value) -> Value {

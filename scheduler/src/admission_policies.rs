@@ -84,18 +84,19 @@ pub async fn changed(
         path: written.to_owned(),
         source,
     })?;
-    let all: Result<Vec<Written>, _> = serde_json::from_slice(&text);
-    let all = all.map_err(|source| CompareError::Parse {
+    let all: Vec<Written> = serde_json::from_slice(&text).map_err(|source| CompareError::Parse {
         path: written.to_owned(),
         source,
     })?;
     let mut specs = BTreeMap::new();
     for (kind, plural) in KINDS {
-        let resource = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
-        let resource = ApiResource::from_gvk_with_plural(&resource, plural);
+        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
         let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let list = objects.list(&ListParams::default()).await;
-        let list = list.map_err(|source| CompareError::List { plural, source })?;
+        let list = objects
+            .list(&ListParams::default())
+            .await
+            .map_err(|source| CompareError::List { plural, source })?;
         for mut object in list.items {
             let name = format!("{kind}/{}", object.name_any());
             specs.insert(name, object.data["spec"].take());

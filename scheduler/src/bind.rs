@@ -229,7 +229,7 @@ impl Binder {
             // kube-scheduler sends every pod that names a resource of ours, also with a count of 0.
             return self.write(&pod, &node, BTreeMap::new(), used).await;
         }
-        if let Some(gang) = gang.filter(|gang| !self.cache.begin_gang_binding(gang, uid)) {
+        if let Some(gang) = gang.filter(|gang| !self.cache.lock().begin_gang_binding(gang, uid)) {
             return Err(BindError::GivenBack { gang: gang.name });
         }
         fail_point::at("BeforeReserve");
@@ -277,9 +277,12 @@ impl Binder {
 
     /// The pod from the API server, where kube-scheduler's watch is ahead of ours.
     async fn fetch(&self, pod: &PodRef) -> Result<PendingPod, BindError> {
-        let found = self.pods.get(pod).await;
-        let found = found.map_err(|error| BindError::Get(error.to_string()))?;
-        let found = found.ok_or_else(|| BindError::Gone(pod.clone()))?;
+        let found = self
+            .pods
+            .get(pod)
+            .await
+            .map_err(|error| BindError::Get(error.to_string()))?
+            .ok_or_else(|| BindError::Gone(pod.clone()))?;
         let demand = pod::demand(&found, self.cache.settings())?;
         Ok(PendingPod::read(&found, demand, false))
     }

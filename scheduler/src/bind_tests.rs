@@ -111,7 +111,7 @@ async fn binds_with_one_request() {
 
 #[tokio::test(start_paused = true)]
 async fn sends_nothing_while_not_leading() {
-    let leadership = Leadership::of("pod-a".to_owned(), DEADLINE);
+    let leadership = Leadership::new("pod-a".to_owned(), DEADLINE);
     let leader = Leader::new(leadership, Freshness::default());
     let refused = "this replica may not bind: no kube-scheduler holds the lease";
     check_as(leader, vec![], refused, 0).await;

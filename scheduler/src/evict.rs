@@ -61,15 +61,13 @@ pub async fn run(
     let mut ticks = Ticks::every(INTERVAL, &stop);
     while leader.next_tick(&mut ticks).await {
         let refused = listed_by_nodes(&cache, |inventory| &inventory.refused);
-        let refused = due(&mut since, refused, Instant::now(), after);
-        let unhealthy = listed_by_nodes(&cache, |inventory| &inventory.evict).into_iter();
-        let unhealthy = unhealthy.map(|(node, pod)| (Cause::UnhealthyGpu, node, pod));
-        let all = refused
-            .into_iter()
-            .map(|(node, pod)| (Cause::Refused, node, pod));
-        for (cause, node, listed) in all.chain(unhealthy) {
-            if let Err(error) = evict(&pods, &events, cause, &node, &listed).await {
-                tracing::warn!(pod = listed.name, ?cause, error, "cannot evict pod");
+        let due = due(&mut since, refused, Instant::now(), after);
+        let unhealthy = listed_by_nodes(&cache, |inventory| &inventory.evict);
+        for (cause, all) in [(Cause::Refused, due), (Cause::UnhealthyGpu, unhealthy)] {
+            for (node, listed) in all {
+                if let Err(error) = evict(&pods, &events, cause, &node, &listed).await {
+                    tracing::warn!(pod = listed.name, ?cause, error, "cannot evict pod");
+                }
             }
         }
     }
@@ -82,9 +80,10 @@ fn listed_by_nodes(
 ) -> Vec<(NodeName, RefusedPod)> {
     let mut listed = Vec::new();
     for (_, name, node) in cache.snapshot().iter() {
-        let found = node.inventory.as_deref().map(list);
-        let found = found.into_iter().flatten();
-        listed.extend(found.map(|pod| (name.clone(), pod.clone())));
+        if let Some(inventory) = &node.inventory {
+            let pods = list(inventory).iter();
+            listed.extend(pods.map(|pod| (name.clone(), pod.clone())));
+        }
     }
     listed
 }

@@ -223,7 +223,7 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        let (gang, namespace) = (GangName::of(&self.pod), self.pod.namespace());
+        let (gang, namespace) = (GangName::read(&self.pod), self.pod.namespace());
         let most = if shortlist == 0 || gang.is_some() || self.pod.prefers_nodes() {
             names.len()
         } else {
@@ -275,7 +275,7 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return self.names.iter().map(|name| line((name, 0))).collect();
         }
-        let ranks = cache.ranks(&self.uid, &self.demand, &self.names);
+        let ranks = cache.lock().ranks(&self.uid, &self.demand, &self.names);
         ranks.into_iter().map(line).collect()
     }
 

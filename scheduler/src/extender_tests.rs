@@ -115,7 +115,8 @@ fn filter_names_the_same_capacity_for_one_pod_only() {
     let bound = cache.reserve(&"p".into(), &"d".into(), &"c".into(), &demand(700));
     assert!(bound.is_ok());
     assert_eq!(fitting("r"), json!(["a"]));
-    cache.expire(Instant::now() + std::time::Duration::from_secs(5));
+    let later = Instant::now() + std::time::Duration::from_secs(5);
+    cache.lock().expire(later);
     assert_eq!(fitting("s").as_array().map(Vec::len), Some(2));
 }
 

@@ -97,7 +97,7 @@ impl Leadership {
 
     /// Leads while the holder is `me`, or `me` with kube-scheduler's `_<uuid>`. `settling`
     /// is the longest that an old leader's last request can take.
-    pub fn of(me: String, settling: Duration) -> Self {
+    pub fn new(me: String, settling: Duration) -> Self {
         Self {
             me: Some(me),
             settling,
@@ -204,10 +204,15 @@ impl Leader {
         self.leadership.error(SystemTime::now(), self.pods.listed())
     }
 
+    /// Whether this replica may write now.
+    pub fn leads(&self) -> bool {
+        self.not_leading_reason().is_none()
+    }
+
     /// Waits for the next tick at which this replica may write; `false` at the end.
     pub async fn next_tick(&self, ticks: &mut Ticks) -> bool {
         while ticks.next().await {
-            if self.not_leading_reason().is_none() {
+            if self.leads() {
                 return true;
             }
         }
@@ -215,9 +220,8 @@ impl Leader {
     }
 
     /// Returns when this replica may write.
-    pub async fn leads(&self) {
-        self.until(|leader| leader.not_leading_reason().is_none())
-            .await;
+    pub async fn until_leading(&self) {
+        self.until(Self::leads).await;
     }
 
     /// Returns when this replica no longer waits for its new term's list, or at
@@ -267,7 +271,7 @@ impl Leader {
     /// A replica `pod-a` whose lists are late enough for any term.
     pub(crate) fn replica() -> Self {
         let far = SystemTime::now() + Duration::from_hours(1);
-        let leadership = Leadership::of("pod-a".to_owned(), Duration::ZERO);
+        let leadership = Leadership::new("pod-a".to_owned(), Duration::ZERO);
         Self::new(leadership, Freshness::complete(far))
     }
 
@@ -325,7 +329,7 @@ mod tests {
         listed: Option<u64>,
         expected: Option<&str>,
     ) {
-        let leadership = Leadership::of("pod-a".to_owned(), Duration::from_secs(3));
+        let leadership = Leadership::new("pod-a".to_owned(), Duration::from_secs(3));
         leadership.apply(
             serde_json::from_value(json!({"spec": {
                 "holderIdentity": holder,

@@ -36,7 +36,7 @@ use crate::metrics::Metrics;
 use crate::ticks::Ticks;
 use assumed::{Assumptions, DeletedPods, FilteredPod};
 use bound_pods::BoundPods;
-use gangs::{GangName, Gangs};
+use gangs::Gangs;
 use pending_pods::{CapacityEvent, CapacityEvents, PendingPod};
 use preemptions::Preemptions;
 use resizes::Resizes;
@@ -57,9 +57,9 @@ pub struct LedgerCache {
     settings: pod::Settings,
 }
 
-/// What the lock protects.
+/// What the lock protects, and what filter does under it.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub struct State {
     pub(crate) ledger: Ledger,
     /// The pods that request a share and are not bound.
     pub(crate) pending: HashMap<PodUid, Arc<PendingPod>>,
@@ -97,7 +97,7 @@ impl LedgerCache {
     }
 
     /// The state; whoever has it does no IO.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -141,65 +141,6 @@ impl LedgerCache {
         let pending = &self.lock().pending;
         let refused = pending.values().filter(|pod| pod.refused).count();
         (pending.len(), refused)
-    }
-
-    /// The best `most` of the named nodes that can take the pod, best first, or why none can.
-    pub fn best<'n, S: AsRef<str>>(
-        &self,
-        pod: FilteredPod<'_>,
-        names: &'n [S],
-        most: usize,
-    ) -> Result<Vec<&'n str>, Refusal> {
-        self.lock().best(pod, names, most)
-    }
-
-    /// Scores of 0 to 10 for the named nodes, in their order.
-    pub fn ranks<'n, S: AsRef<str>>(
-        &self,
-        pod: &PodUid,
-        demand: &Demand,
-        names: &'n [S],
-    ) -> Vec<(&'n str, i64)> {
-        let State {
-            ledger,
-            policies,
-            memo,
-            ..
-        } = &mut *self.lock();
-        let own = ledger.node_without_assumed(pod);
-        let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand,
-            policies,
-            without_own: own.as_ref(),
-            headroom: None,
-        };
-        decide::ranks(&query, memo, names)
-    }
-
-    /// Assumes a share for the pod on the first of these nodes that can take it, and returns the nodes
-    /// from there on.
-    pub fn assume<'n>(
-        &self,
-        pod: FilteredPod<'_>,
-        nodes: Vec<&'n str>,
-    ) -> Result<Vec<&'n str>, Refusal> {
-        self.lock().assume(pod, nodes)
-    }
-
-    /// Records that filter refused `pod` on the nodes in `waiting.offered`.
-    pub fn refused(&self, pod: &PodUid, waiting: PendingPod) {
-        self.lock().refuse(pod, waiting);
-    }
-
-    pub fn remove_pending(&self, pod: &PodUid) {
-        self.lock().remove_pending(pod);
-    }
-
-    /// A member of a gang is about to be bound; `false` where nothing is assumed for it, and it must
-    /// not be.
-    pub fn begin_gang_binding(&self, gang: &GangName, member: &PodUid) -> bool {
-        self.lock().begin_gang_binding(gang, member)
     }
 
     /// Chooses devices for the pod by the current ledger and reserves them for its Binding, if the
@@ -256,11 +197,6 @@ impl LedgerCache {
         if let Some(entry) = state.ledger.end_resize(pod, generation) {
             state.entry_freed(&entry);
         }
-    }
-
-    /// Forgets what is assumed for pods and gangs whose time is over.
-    pub fn expire(&self, now: Instant) {
-        self.lock().expire(now);
     }
 
     /// Returns after a capacity event, when a node is due to be checked again, or when a claim is over.
@@ -320,7 +256,7 @@ impl LedgerCache {
 
 impl State {
     /// The best `most` of the named nodes that can take the pod, best first, or why none can.
-    pub(crate) fn best<'n, S: AsRef<str>>(
+    pub fn best<'n, S: AsRef<str>>(
         &mut self,
         pod: FilteredPod<'_>,
         names: &'n [S],
@@ -336,6 +272,24 @@ impl State {
             headroom: headroom.as_ref(),
         };
         decide::best(&query, &mut self.memo, names, most)
+    }
+
+    /// Scores of 0 to 10 for the named nodes, in their order.
+    pub fn ranks<'n, S: AsRef<str>>(
+        &mut self,
+        pod: &PodUid,
+        demand: &Demand,
+        names: &'n [S],
+    ) -> Vec<(&'n str, i64)> {
+        let own = self.ledger.node_without_assumed(pod);
+        let query = NodeQuery {
+            cluster: self.ledger.cluster(),
+            demand,
+            policies: &self.policies,
+            without_own: own.as_ref(),
+            headroom: None,
+        };
+        decide::ranks(&query, &mut self.memo, names)
     }
 
     /// Those of the named nodes where a device that the pod pins is allocated to another pod.
@@ -356,7 +310,7 @@ impl State {
     }
 
     /// Records that filter refused `pod` on the nodes in `waiting.offered`.
-    pub(crate) fn refuse(&mut self, pod: &PodUid, waiting: PendingPod) {
+    pub fn refuse(&mut self, pod: &PodUid, waiting: PendingPod) {
         self.forget(pod, |by| !matches!(by, By::Plan { .. }));
         if self.deleted.contains(pod) {
             return;
@@ -370,8 +324,8 @@ impl State {
             .and_then(|known| known.refusals.as_ref());
         let refusals = waiting.refusals.clone().map(|one| one.after(before));
         let offered = waiting.offered.clone();
-        let known = self.pending.entry(pod.clone());
-        let known = Arc::make_mut(known.or_insert_with(|| Arc::new(waiting)));
+        let entry = self.pending.entry(pod.clone());
+        let known = Arc::make_mut(entry.or_insert_with(|| Arc::new(waiting)));
         known.refused = true;
         known.offered = offered;
         known.refusals = refusals;

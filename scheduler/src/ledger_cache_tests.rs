@@ -110,29 +110,3 @@ pub(crate) fn quota(memory: &str) -> ResourceQuota {
     }))
     .unwrap()
 }
-
-#[test]
-fn concurrent_reservations_stay_within_quota() {
-    let cache = cache();
-    Index::apply(&cache, node("m", 90_000));
-    Index::apply(&cache, quota("1000"));
-    let taken = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|number| {
-                let cache = &cache;
-                scope.spawn(move || {
-                    let asking = pod(&format!("p{number}"), 300, None);
-                    let demand = pod::demand(&asking, cache.settings()).unwrap();
-                    let uid = asking.uid();
-                    let reserved = cache.reserve(&uid, &"d".into(), &"m".into(), &demand);
-                    usize::from(reserved.is_ok())
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap())
-            .sum::<usize>()
-    });
-    assert_eq!(taken, 3);
-}

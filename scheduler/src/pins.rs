@@ -16,9 +16,8 @@ fn users(state: &State, node: &str, demand: &Demand) -> Vec<(String, String)> {
     let Some(cluster_node) = state.ledger.cluster().node(node) else {
         return Vec::new();
     };
-    let users = state.ledger.on(node).filter(|(_, entry)| {
+    let users = state.ledger.pods_on(node).filter(|(_, entry)| {
         let uses = entry.allocated.uses();
-        let uses = uses.filter(|_| entry.assumed_by().is_none());
         uses.is_some_and(|uses| blocks_pinned_device(cluster_node, demand, uses))
     });
     let named = users.map(|(uid, entry)| {
@@ -50,10 +49,10 @@ pub(crate) fn users_text(
     found.sort_by_key(|(namespace, _)| readers.is_some_and(|readers| readers != namespace));
     let more = if found.len() > MAX_NAMED { ", ..." } else { "" };
     found.truncate(MAX_NAMED);
-    let found = found
+    let named = found
         .iter()
         .map(|(namespace, name)| (&**namespace, &**name));
-    match pods_text(readers, found) {
+    match pods_text(readers, named) {
         none if none.is_empty() => none,
         some => format!(" (allocated to {some}{more})"),
     }

@@ -47,9 +47,8 @@ pub enum WriteOutcome {
     Unknown(String),
 }
 
-impl WriteOutcome {
-    /// That of one call.
-    pub fn of(answer: Result<(), CallError>) -> Self {
+impl From<Result<(), CallError>> for WriteOutcome {
+    fn from(answer: Result<(), CallError>) -> Self {
         match answer {
             Ok(()) => Self::Written,
             Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
@@ -127,7 +126,7 @@ impl PodClient {
     ) -> WriteOutcome {
         let metadata =
             json!({"uid": pod.uid, "resourceVersion": version, "annotations": annotations});
-        let why = match WriteOutcome::of(self.patch_metadata(pod, metadata).await) {
+        let why = match WriteOutcome::from(self.patch_metadata(pod, metadata).await) {
             WriteOutcome::Unknown(why) => why,
             WriteOutcome::NotWritten(why) if repeated => why,
             known => return known,

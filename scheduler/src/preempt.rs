@@ -121,7 +121,7 @@ impl Preemptor {
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while ticks.next().await {
             let budgets_known = budgets.error(Instant::now()).is_none();
-            if budgets_known && self.leader.not_leading_reason().is_none() {
+            if budgets_known && self.leader.leads() {
                 self.reconcile(&mut state).await;
             }
         }
@@ -180,13 +180,7 @@ impl Preemptor {
 
     /// Removes the plan's annotation from pods that are bound.
     async fn remove_finished_plans(&self) {
-        let finished: Vec<_> = {
-            let finished = &self.cache.lock().preemptions.finished;
-            let finished = finished.iter();
-            finished
-                .map(|(uid, pod)| (uid.clone(), pod.clone()))
-                .collect()
-        };
+        let finished = self.cache.lock().preemptions.finished.clone();
         for (uid, pod) in finished {
             match self.annotate(&pod, None).await {
                 WriteOutcome::Unknown(error) => {
@@ -205,7 +199,7 @@ impl Preemptor {
 
     /// Writes the plan on its pod, or removes it.
     async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> WriteOutcome {
-        WriteOutcome::of(self.pods.annotate(pod, PREEMPTION, text).await)
+        WriteOutcome::from(self.pods.annotate(pod, PREEMPTION, text).await)
     }
 }
 

@@ -55,7 +55,7 @@ pub async fn run(
         // ledger before it leads.
         tokio::select! {
             () = stop.cancelled() => return,
-            () = leader.leads() => {}
+            () = leader.until_leading() => {}
         }
         let mut failed = Vec::new();
         let requeueable = take_requeueable(&cache);
@@ -83,7 +83,7 @@ pub async fn run(
                     );
                 }
                 Err(CallError::Failed(kube::Error::Api(status))) if status.code == 404 => {
-                    cache.remove_pending(&uid);
+                    cache.lock().remove_pending(&uid);
                 }
                 // Also a conflict: of several writers, or because another pod has its name (uid
                 // precondition). The watch will show which.
@@ -161,45 +161,39 @@ impl Check {
         if freed.is_empty() {
             return None;
         }
-        // What it was requeued for just now.
-        let claim = |pending: &PendingPod| {
-            let (claim, until) = pending.claimed.as_ref()?;
-            (*until > now).then(|| claim.clone())
-        };
-        // With an assumed share it is being bound.
-        let is_ignored = |uid: &PodUid, pending: &PendingPod| {
-            pending.is_refused_by_kube_scheduler()
-                && claim(pending).is_none()
-                && state.ledger.assumed(uid).is_none()
-        };
+        let mut any_refused = false;
         let mut by_kube_scheduler = HashSet::new();
-        if !freed.changed.is_empty() {
-            let all = state.pending.iter();
-            let ignored = all.filter(|(uid, pending)| is_ignored(uid, pending));
-            by_kube_scheduler.extend(ignored.map(|(uid, _)| uid.clone()));
+        let (mut planned, mut claims) = (Vec::new(), Vec::new());
+        for (uid, pending) in &state.pending {
+            if pending.refused {
+                any_refused = true;
+                if fits_as_planned(state, uid, pending, &freed) {
+                    planned.push(uid.clone());
+                }
+                continue;
+            }
+            // With an assumed share it is being bound.
+            if state.ledger.assumed(uid).is_some() {
+                continue;
+            }
+            // What it was requeued for just now.
+            let claim = pending.claimed.as_ref().filter(|(_, until)| *until > now);
+            if let Some((claim, _)) = claim {
+                if state.ledger.pod_entry(uid).is_none() {
+                    claims.push(claim.clone());
+                }
+            } else if !freed.changed.is_empty() && pending.is_refused_by_kube_scheduler() {
+                by_kube_scheduler.insert(uid.clone());
+            }
         }
-        let refused = state.pending.iter().filter(|(_, pending)| pending.refused);
-        if by_kube_scheduler.is_empty() && refused.clone().next().is_none() {
+        if by_kube_scheduler.is_empty() && !any_refused {
             return None;
         }
-        let fits = |uid: &PodUid, pending: &PendingPod| {
-            let (slot, node) = state.ledger.node_without_assumed(uid)?;
-            let fit = fit::fit(&node, &pending.demand, &state.policies).ok()?;
-            let headroom = state.ledger.headroom_for(uid, &pending.pod.namespace);
-            let allowed = headroom.is_none_or(|left| left.allows(fit.amount()));
-            (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
-        };
-        let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
-        let planned = planned.collect();
-        let is_undecided = |uid: &PodUid, pending: &PendingPod| {
-            let ledger = &state.ledger;
-            !pending.refused && ledger.assumed(uid).is_none() && ledger.pod_entry(uid).is_none()
-        };
-        let all = state.pending.iter();
-        let undecided = all.filter(|(uid, one)| is_undecided(uid, one));
-        let claims = undecided.filter_map(|(_, one)| claim(one)).collect();
-        let namespaces = state.pending.values().map(|one| &one.pod.namespace);
-        let namespaces: HashSet<&String> = namespaces.collect();
+        let namespaces: HashSet<&String> = state
+            .pending
+            .values()
+            .map(|one| &one.pod.namespace)
+            .collect();
         let headrooms = namespaces
             .into_iter()
             .filter_map(|name| Some((name.clone(), state.ledger.headroom(name)?)));
@@ -279,6 +273,19 @@ impl Check {
     }
 }
 
+/// Whether the pod fits where a plan has assumed a share for it, and something was freed there.
+fn fits_as_planned(state: &State, uid: &PodUid, pod: &PendingPod, freed: &FreedCapacity) -> bool {
+    let planned = state.ledger.node_without_assumed(uid);
+    let Some((_, node)) = planned.filter(|(slot, _)| freed.slots.contains(slot)) else {
+        return false;
+    };
+    let Ok(fit) = fit::fit(&node, &pod.demand, &state.policies) else {
+        return false;
+    };
+    let headroom = state.ledger.headroom_for(uid, &pod.pod.namespace);
+    headroom.is_none_or(|left| left.allows(fit.amount()))
+}
+
 /// The nodes, and what of them and of the namespaces' quotas is free.
 #[derive(Debug)]
 struct FreeCapacity<'a> {
@@ -307,10 +314,11 @@ fn batches<'w>(
     let mut gangs: HashSet<&GangName> = HashSet::new();
     let batch = |(uid, pod): (&'w PodUid, &'w PendingPod)| match &pod.gang {
         Some(gang) if !is_started(gang) => gangs.insert(gang).then(|| {
-            let members = all
+            let mut members: Batch<'w> = all
                 .iter()
-                .filter(|(_, other)| other.gang.as_ref() == Some(gang));
-            let mut members: Batch<'w> = members.map(|(uid, one)| (uid, &**one)).collect();
+                .filter(|(_, other)| other.gang.as_ref() == Some(gang))
+                .map(|(uid, one)| (uid, &**one))
+                .collect();
             members.sort_by_key(|(uid, _)| *uid);
             members
         }),
@@ -425,9 +433,8 @@ impl<'w> FreeCapacity<'w> {
             if full.contains(&slot) {
                 return None;
             }
-            let state = changed.get(&slot);
             let (name, unchanged) = self.cluster.named(slot)?;
-            let state = state.unwrap_or(unchanged);
+            let state = changed.get(&slot).unwrap_or(unchanged);
             // Filter was offered these nodes; what kube-scheduler refused may have been for lack
             // of CPU or memory.
             let offered = if pod.refused {

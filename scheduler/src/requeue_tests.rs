@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::ledger_cache::assumed::FilteredPod;
-use crate::ledger_cache::tests::{cache, from, node, pod, pod_with, quota, reserve, used, with};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_with, quota, reserve, with};
 use crate::pod_client::DEADLINE;
 use crate::pod_client::tests::{api_server, status};
 
@@ -44,7 +44,7 @@ fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
         offered: cache.snapshot().set(nodes),
         ..PendingPod::read(&pending, demand, true)
     };
-    cache.refused(&name.into(), pending);
+    cache.lock().refuse(&name.into(), pending);
 }
 
 /// The pods that are requeued.
@@ -60,41 +60,6 @@ fn requeues_refused_pod_only_when_it_fits() {
     Index::delete(&cache, pod("big", 900, Some("n")));
     assert_eq!(requeued(&cache), ["w"]);
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
-}
-
-/// The list was requested before the pod was created, and applied after filter refused the pod.
-#[test]
-fn requeues_pod_that_is_younger_than_the_list() {
-    let cache = cache();
-    let big = || pod("big", 900, Some("n"));
-    Index::apply(&cache, big());
-    let waiting = pod("w", 600, None);
-    let demand = demand(&waiting, cache.settings()).unwrap();
-    let refused = PendingPod::read(&waiting, demand, true);
-    cache.refused(&"w".into(), refused);
-    Index::<PodView>::reset(&cache, vec![big()]);
-    Index::apply(&cache, waiting);
-    assert_eq!(requeued(&cache), [""; 0]);
-    Index::delete(&cache, big());
-    assert_eq!(requeued(&cache), ["w"]);
-    Index::<PodView>::reset(&cache, vec![]);
-    assert_eq!(cache.pending_counts(), (0, 0), "deleted unseen");
-}
-
-/// The events were once taken after the snapshot of the nodes, and one in between was lost.
-#[test]
-fn requeues_for_capacity_freed_during_a_check() {
-    for _ in 0..200 {
-        let cache = full();
-        let gone = pod("big", 900, Some("n"));
-        let requeued: usize = std::thread::scope(|scope| {
-            let end = scope.spawn(|| Index::delete(&cache, gone));
-            let checks =
-                std::iter::from_fn(|| (!end.is_finished()).then(|| take_requeueable(&cache).len()));
-            checks.sum()
-        });
-        assert_eq!(requeued + take_requeueable(&cache).len(), 1);
-    }
 }
 
 #[test]
@@ -245,25 +210,6 @@ fn requeues_as_many_pods_as_free_kubelet_replicas() {
     assert!(!reserve(&cache, "c", 100));
 }
 
-#[test]
-fn counts_replica_of_pod_placed_by_other_scheduler() {
-    let cache = cache();
-    Index::<Node>::apply(&cache, offering("n", 1000, 1));
-    let other = |phase: &str| {
-        let bound = json!({"spec": {"nodeName": "n"}, "status": {"phase": phase}});
-        pod_with("stranger", 100, None, bound)
-    };
-    Index::apply(&cache, other("Pending"));
-    assert_eq!(used(&cache), 0);
-    refused(&cache, "w", 100, &["n"]);
-    assert!(!reserve(&cache, "w", 100) && requeued(&cache).is_empty());
-    Index::apply(&cache, other("Running"));
-    assert!(requeued(&cache).is_empty());
-    Index::apply(&cache, other("Succeeded"));
-    assert_eq!(requeued(&cache), ["w"]);
-    assert!(reserve(&cache, "w", 100));
-}
-
 /// Filter names another node for a requeued pod than it was requeued for.
 #[test]
 fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
@@ -281,7 +227,7 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
         demand: &demand(&pending, cache.settings()).unwrap(),
         gang: None,
     };
-    assert_eq!(cache.assume(filtered, vec!["m"]), Ok(vec!["m"]));
+    assert_eq!(cache.lock().assume(filtered, vec!["m"]), Ok(vec!["m"]));
     assert_eq!(requeued(&cache), [""; 0], "n was not freed");
     let over = Instant::now() + CLAIM_LIFETIME;
     cache.lock().events.mark_due(over);
@@ -299,8 +245,9 @@ fn refuse(cache: &LedgerCache, pod: &PodView, nodes: &[&str]) -> String {
         demand: &demand,
         gang: None,
     };
-    let why = cache.best(filtered, nodes, 1);
-    cache.refused(&uid, PendingPod::read(pod, demand, true));
+    let why = cache.lock().best(filtered, nodes, 1);
+    let waiting = PendingPod::read(pod, demand, true);
+    cache.lock().refuse(&uid, waiting);
     why.map_or_else(|why| why.to_string(), |fits| format!("{fits:?}"))
 }
 
@@ -339,27 +286,6 @@ fn requeues_pods_that_fit_together_in_raised_quota() {
     );
     Index::apply(&cache, quota("1400"));
     assert_eq!(requeued(&cache), ["b"]);
-}
-
-#[test]
-fn requeues_all_pods_of_a_deleted_quota() {
-    let cache = waiting_cache();
-    Index::delete(&cache, quota("1000"));
-    assert_eq!(requeued(&cache), ["a", "b"]);
-    let cache = waiting_cache();
-    Index::<ResourceQuota>::reset(&cache, vec![]);
-    assert_eq!(requeued(&cache), ["a", "b"]);
-}
-
-#[test]
-fn requeues_for_freed_quota_on_all_nodes() {
-    let cache = waiting_cache();
-    // Its own node is full of other pods by then.
-    let elsewhere = json!({"metadata": {"namespace": "elsewhere"}});
-    let other = pod_with("other", 900, Some("n"), elsewhere);
-    Index::delete(&cache, pod("holder", 800, Some("n")));
-    Index::apply(&cache, other);
-    assert_eq!(requeued(&cache), ["a", "b"]);
 }
 
 /// A quota in the state that Kubernetes counts, of which it shows `used`.

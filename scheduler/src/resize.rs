@@ -157,7 +157,7 @@ impl Resizer {
             }
             let now = Instant::now();
             paused.retain(|_, until| *until > now);
-            if self.leader.not_leading_reason().is_some() {
+            if !self.leader.leads() {
                 continue;
             }
             let open = self.cache.lock().resizes.all();
@@ -273,16 +273,17 @@ impl Resizer {
         request: &str,
     ) -> Result<(Resized, Allocation, u64), Option<String>> {
         let request = ResizeRequest::parse(request).map_err(|error| Some(error.to_string()))?;
-        let text = found.annotation(ALLOCATION);
-        let text = text.ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
+        let text = found
+            .annotation(ALLOCATION)
+            .ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
         let allocation = Allocation::decode(text).map_err(|error| Some(error.to_string()))?;
         let pending = observed
             .status
             .as_ref()
             .and_then(|status| status.pending.as_ref());
         let from = pending.map_or_else(|| allocation.clone(), |pending| pending.from.clone());
-        let stages = found.stages();
-        let stages: Vec<(String, Stage)> = stages
+        let stages: Vec<(String, Stage)> = found
+            .stages()
             .map(|(name, stage)| (name.to_owned(), stage))
             .collect();
         let both = (&allocation, &from);
@@ -310,7 +311,7 @@ impl Resizer {
         let version = found.resource_version().unwrap_or_default();
         let mut repeated = false;
         let mut ticks = tokio::time::interval(RETRY);
-        while self.leader.not_leading_reason().is_none() {
+        while self.leader.leads() {
             ticks.tick().await;
             let patched = self
                 .pods

@@ -59,13 +59,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let watches = Watches::default();
     let leadership = match settings.identity.clone() {
-        Some(identity) if settings.scheduler_lease.is_some() => Leadership::of(identity, DEADLINE),
+        Some(identity) if settings.scheduler_lease.is_some() => Leadership::new(identity, DEADLINE),
         _ => Leadership::always(),
     };
     let leader = Leader::new(leadership, watches.pods.clone());
     let policies = Compared::default();
-    let gauges = Gauges::of(&cache, &events, &leader, watches.named());
-    let gauges = gauges.with_policies(policies.clone());
+    let gauges = Gauges::new(&cache, &events, &leader, watches.named(), policies.clone());
     let metrics = gauges.register(&mut registry);
     let pods = PodClient::new(client.clone());
     let control = settings.authenticate.then(|| {

@@ -145,7 +145,7 @@ impl ScaleUp {
                 continue;
             }
             if let Some(pod) = self.pods.get(&pending.pod).await? {
-                self.constraints.insert(uid.clone(), Constraints::of(&pod));
+                self.constraints.insert(uid.clone(), Constraints::read(&pod));
             }
         }
         Ok(())

@@ -105,13 +105,13 @@ pub(crate) fn add_unreadable_pods(
     if !answer.why.contains(Reason::NodeAllocationUnreadable.name()) {
         return;
     }
-    let found = unreadable_pods(cache).into_values();
-    let here = found.filter(|found| found.node == answer.node);
-    let here: Vec<PodRef> = here.map(|found| found.pod).collect();
-    let pods = pods_text(
-        readers,
-        here.iter().map(|pod| (&*pod.namespace, &*pod.name)),
-    );
+    let here: Vec<PodRef> = unreadable_pods(cache)
+        .into_values()
+        .filter(|found| found.node == answer.node)
+        .map(|found| found.pod)
+        .collect();
+    let named = here.iter().map(|pod| (&*pod.namespace, &*pod.name));
+    let pods = pods_text(readers, named);
     let is_named = |pod: &PodRef| readers.is_none_or(|readers| readers == pod.namespace);
     let of = if here.iter().any(is_named) {
         "of pod"

@@ -56,10 +56,6 @@ impl ReadModel {
         let why = format!("aliquot-scheduler is not ready: {}", reasons.join(", "));
         Err((StatusCode::SERVICE_UNAVAILABLE, why))
     }
-
-    fn leads(&self) -> bool {
-        self.leader.not_leading_reason().is_none()
-    }
 }
 
 /// The result of work that takes a while in a large cluster.

@@ -116,7 +116,7 @@ pub async fn serve(
         // A body is limited before the router sees it.
         router: router.layer(DefaultBodyLimit::disable()),
         limits,
-        body_memory: Arc::new(BodyMemory::of(limits)),
+        body_memory: Arc::new(BodyMemory::new(limits)),
         stop: stop.clone(),
     });
     let tasks = TaskTracker::new();
@@ -278,7 +278,7 @@ struct BodyMemory {
 }
 
 impl BodyMemory {
-    fn of(limits: Limits) -> Self {
+    fn new(limits: Limits) -> Self {
         let small = Semaphore::new(limits.connections * SMALL);
         let large = Semaphore::new(LARGE * limits.body_bytes);
         Self {
@@ -306,11 +306,14 @@ async fn read(
     memory: &BodyMemory,
 ) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
     let announced = body.size_hint().exact();
-    let announced = announced.map_or(Ok(limits.body_bytes), usize::try_from);
-    let most = announced.ok().filter(|bytes| *bytes <= limits.body_bytes);
-    let most = most.ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
-    let reserved = timeout(limits.body, memory.reserve(most)).await;
-    let reserved = reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
+    let most = announced
+        .map_or(Ok(limits.body_bytes), usize::try_from)
+        .ok()
+        .filter(|bytes| *bytes <= limits.body_bytes)
+        .ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+    let reserved = timeout(limits.body, memory.reserve(most))
+        .await
+        .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
     let mut whole = Vec::with_capacity(most);
     let reading = async {
         while let Some(frame) = body.frame().await {

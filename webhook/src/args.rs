@@ -12,7 +12,6 @@ use jiff::SignedDuration;
 use thiserror::Error;
 
 use crate::certificates::Lifetimes;
-use crate::configuration::{Scope, Target};
 use crate::reconciler::ReconcilerSettings;
 use crate::server;
 use crate::settings::{RequestForm, Settings, VisibleDevices};
@@ -112,10 +111,6 @@ pub struct Args {
     /// cert-manager; without it the webhook issues its own
     #[arg(long, env = "ALIQUOT_CERTIFICATES_DIR")]
     pub certificates_dir: Option<PathBuf>,
-    /// Whether the label aliquot.dev/webhook or hami.io/webhook with the value ignore on a pod
-    /// exempts it from reviews; on a namespace it always does
-    #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = false, action = ArgAction::Set)]
-    pub pods_may_ignore: bool,
 
     /// How long to keep serving after SIGTERM, not ready, until the Service has removed the
     /// endpoint
@@ -150,13 +145,12 @@ pub enum ArgsError {
 const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
 
 impl Args {
-    /// How the API server reaches the webhook.
-    pub fn target(&self) -> Result<Target, ArgsError> {
+    /// The names and addresses by which the API server reaches the webhook.
+    pub fn names(&self) -> Result<Vec<String>, ArgsError> {
         let Some(url) = &self.url else {
-            return Ok(Target::Service {
-                name: self.service.clone(),
-                namespace: self.namespace.clone(),
-            });
+            let name = format!("{}.{}", self.service, self.namespace);
+            let full = format!("{name}.svc.cluster.local");
+            return Ok(vec![format!("{name}.svc"), name, full]);
         };
         let refused = || ArgsError::Url { value: url.clone() };
         let uri: Uri = url.parse().map_err(|_| refused())?;
@@ -171,10 +165,7 @@ impl Args {
         {
             return Err(refused());
         }
-        Ok(Target::Url {
-            url: url.clone(),
-            host,
-        })
+        Ok(vec![host])
     }
 
     /// How long certificates live.
@@ -195,17 +186,9 @@ impl Args {
 
     /// What to reconcile.
     pub fn reconciler(&self) -> Result<ReconcilerSettings, ArgsError> {
-        let settings = self.settings()?;
         Ok(ReconcilerSettings {
-            scope: Scope {
-                target: self.target()?,
-                namespace: self.namespace.clone(),
-                names: settings.names,
-                extra: settings.extra,
-                nvidia_runtime_classes: settings.nvidia_runtime_classes,
-                pods_may_ignore: self.pods_may_ignore,
-                request_as: settings.request_as,
-            },
+            namespace: self.namespace.clone(),
+            names: self.names()?,
             lifetimes: self.lifetimes()?,
             mounted: self.certificates_dir.clone(),
         })

@@ -20,7 +20,7 @@ fn defaults_match_documented_values() {
     assert_eq!(args.settings().unwrap().agent_paths, AGENT_PATHS);
     let lifetimes = args.lifetimes().unwrap();
     assert_eq!(lifetimes.ca, SignedDuration::from_hours(365 * 24));
-    let names = args.target().unwrap().names();
+    let names = args.names().unwrap();
     assert_eq!(names[0], "aliquot-webhook.aliquot-system.svc");
 }
 
@@ -31,7 +31,7 @@ fn validates_url_and_takes_certificate_name_from_it() {
         ("https://[::1]:8443/mutate", "::1"),
         ("https://hook.example.com/mutate", "hook.example.com"),
     ] {
-        assert_eq!(args(&["--url", url]).target().unwrap().names(), [host]);
+        assert_eq!(args(&["--url", url]).names().unwrap(), [host]);
     }
     for url in [
         "http://h/mutate",
@@ -39,7 +39,7 @@ fn validates_url_and_takes_certificate_name_from_it() {
         "h:8443",
         "https://h/mutate?x=1",
     ] {
-        let refused = args(&["--url", url]).target().unwrap_err().to_string();
+        let refused = args(&["--url", url]).names().unwrap_err().to_string();
         assert_eq!(
             refused,
             format!("--url {url:?} is invalid; expected: https://HOST:PORT/mutate")

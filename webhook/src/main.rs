@@ -54,7 +54,7 @@ async fn main() -> Result<()> {
             stop.clone(),
         ));
     }
-    tracing::info!(listen = %args.listen, reached_at = ?plan.scope.target.names(), "serving admission reviews");
+    tracing::info!(listen = %args.listen, reached_at = ?plan.names, "serving admission reviews");
 
     let reconciler = Reconciler::new(plan, client.clone(), certificates, readiness, metrics);
     reconciler::run(reconciler, client, stop).await;

@@ -27,9 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::certificates::mounted::{self, MountedError};
 use crate::certificates::{CaSet, CertificateError, Lifetimes, ServingCertificate};
-use crate::configuration::{
-    NAME, Scope, bundle_patch, conforms, missing_webhook, published_bundle,
-};
+use crate::configuration::{NAME, bundle_patch, missing_webhook, published_bundle};
 use crate::metrics::Metrics;
 
 /// The Secret with the CAs, in the webhook's namespace.
@@ -58,8 +56,10 @@ const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
 
 #[derive(Clone, Debug)]
 pub struct ReconcilerSettings {
-    /// What the webhook configuration sends here.
-    pub scope: Scope,
+    /// The webhook's namespace.
+    pub namespace: String,
+    /// The names and addresses by which the API server reaches the webhook.
+    pub names: Vec<String>,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
     /// Directory of certificates that something else issues; `None`: the webhook issues them.
@@ -114,8 +114,6 @@ pub struct Reconciler {
     serving: Option<ServingCertificate>,
     /// The CA of the mounted certificate, and since when this replica has seen it published.
     published: Option<(String, Timestamp)>,
-    /// The configuration is not as the settings need it.
-    differs: bool,
 }
 
 impl Reconciler {
@@ -128,7 +126,7 @@ impl Reconciler {
         metrics: Metrics,
     ) -> Self {
         Self {
-            secrets: Api::namespaced(client.clone(), &settings.scope.namespace),
+            secrets: Api::namespaced(client.clone(), &settings.namespace),
             configurations: Api::all(client),
             settings,
             certificates,
@@ -137,7 +135,6 @@ impl Reconciler {
             cas: CaSet::default(),
             serving: None,
             published: None,
-            differs: false,
         }
     }
 
@@ -159,11 +156,13 @@ impl Reconciler {
 
     async fn try_reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
         for _ in 0..ATTEMPTS {
-            let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
-            let live = serde_json::to_value(live).map_err(ReconcileError::Encode)?;
+            let found = call("get", NAME, self.configurations.get_opt(NAME)).await?;
+            let live = serde_json::to_value(found).map_err(ReconcileError::Encode)?;
             let directory = self.settings.mounted.as_deref();
-            let mounted = directory.map(mounted::read).transpose();
-            let mounted = mounted.map_err(ReconcileError::Mounted)?;
+            let mounted = directory
+                .map(mounted::read)
+                .transpose()
+                .map_err(ReconcileError::Mounted)?;
             let bundle = if let Some(serving) = &mounted {
                 mounted::bundle(&serving.issuer, &published_bundle(&live))
             } else {
@@ -190,8 +189,9 @@ impl Reconciler {
                 .map_err(ReconcileError::Renew)
         };
         for _ in 0..ATTEMPTS {
-            let live = call("get", SECRET, self.secrets.get_opt(SECRET)).await?;
-            let live = live.ok_or(ReconcileError::NoSecret)?;
+            let live = call("get", SECRET, self.secrets.get_opt(SECRET))
+                .await?
+                .ok_or(ReconcileError::NoSecret)?;
             let (found, errors) = CaSet::read(&live.data.clone().unwrap_or_default());
             for error in &errors {
                 tracing::warn!(secret = SECRET, %error, "removing an invalid CA from the Secret");
@@ -223,7 +223,7 @@ impl Reconciler {
             return Ok(());
         }
         let serving = issuer
-            .issue(&self.settings.scope.target.names(), now, lifetimes.serving)
+            .issue(&self.settings.names, now, lifetimes.serving)
             .map_err(ReconcileError::Renew)?;
         self.metrics.certificates_issued.inc();
         self.serve(serving)
@@ -268,21 +268,13 @@ impl Reconciler {
 
     /// Publishes the bundle in the configuration. `false` when another client has written it
     /// meanwhile.
-    async fn publish(&mut self, live: &Value, bundle: &str) -> Result<bool, ReconcileError> {
+    async fn publish(&self, live: &Value, bundle: &str) -> Result<bool, ReconcileError> {
         if live.is_null() {
             return Err(ReconcileError::NoConfiguration);
         }
         if let Some(webhook) = missing_webhook(live) {
             return Err(ReconcileError::NoWebhook { webhook });
         }
-        let differs = !conforms(&self.settings.scope.configuration(), live);
-        if differs && !self.differs {
-            tracing::warn!(
-                configuration = NAME,
-                "the webhook configuration differs from what these flags need; expected: as the chart renders it, which `helm upgrade` restores"
-            );
-        }
-        self.differs = differs;
         let Some(patch) = bundle_patch(live, bundle) else {
             return Ok(true);
         };
@@ -346,7 +338,7 @@ fn unless_conflict<T>(written: Result<T, ReconcileError>) -> Result<Option<T>, R
 /// Reconciles until `stop` is cancelled.
 pub async fn run(mut reconciler: Reconciler, client: Client, stop: CancellationToken) {
     let interval = interval(&reconciler.settings.lifetimes);
-    let mut changes = pin!(changes(client, &reconciler.settings.scope.namespace));
+    let mut changes = pin!(changes(client, &reconciler.settings.namespace));
     loop {
         let wait = match reconciler.reconcile(Timestamp::now()).await {
             Ok(()) => interval,
@@ -400,7 +392,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use aliquot_core::request::ResourceNames;
     use axum::http::{Method, Request, Response};
     use jiff::SignedDuration;
     use kube::client::Body;
@@ -410,8 +401,7 @@ mod tests {
 
     use super::*;
     use crate::certificates::Ca;
-    use crate::configuration::Target;
-    use crate::settings::RequestForm;
+    use crate::configuration::tests::created;
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -461,18 +451,8 @@ mod tests {
     async fn serves_mounted_certificate_after_its_ca_is_published() {
         let directory = tempfile::tempdir().unwrap();
         let settings = ReconcilerSettings {
-            scope: Scope {
-                target: Target::Service {
-                    name: "w".to_owned(),
-                    namespace: "n".to_owned(),
-                },
-                namespace: "n".to_owned(),
-                names: ResourceNames::default(),
-                extra: Vec::new(),
-                nvidia_runtime_classes: Vec::new(),
-                pods_may_ignore: false,
-                request_as: RequestForm::Resources,
-            },
+            namespace: "n".to_owned(),
+            names: vec!["w.n.svc".to_owned()],
             lifetimes: Lifetimes {
                 ca: HOUR * 24,
                 serving: HOUR,
@@ -480,7 +460,7 @@ mod tests {
             mounted: Some(directory.path().to_owned()),
         };
         let api = ApiServer {
-            configuration: Arc::new(Mutex::new(settings.scope.configuration())),
+            configuration: Arc::new(Mutex::new(created())),
             accepts: Arc::default(),
         };
         let (configuration, accepts) = (api.configuration.clone(), api.accepts.clone());

@@ -20,9 +20,6 @@ use crate::settings::Settings;
 use crate::verdict::{Findings, Verdict};
 use environment::PodContext;
 
-pub use environment::{CDI_KEYS, CDI_VENDORS, MOUNT_FOLDER_NAME};
-pub use request::RESERVED;
-
 /// The part of an admission request that a review reads.
 #[derive(Clone, Copy, Debug)]
 pub struct PodReview<'a> {

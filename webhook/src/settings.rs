@@ -4,9 +4,6 @@ use std::collections::BTreeSet;
 
 use aliquot_core::request::{Defaults, ResourceNames};
 
-/// Labels that exempt a pod or a namespace from reviews, with the value `ignore`.
-pub const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
-
 /// The policy for `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, which would give it GPUs
 /// without an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,18 +37,7 @@ impl RequestForm {
             Self::Annotation => "annotation",
         }
     }
-
-    /// The other form.
-    pub fn other(self) -> Self {
-        match self {
-            Self::Resources => Self::Annotation,
-            Self::Annotation => Self::Resources,
-        }
-    }
 }
-
-/// The namespace label that chooses the form of its pods' requests, whatever the default.
-pub const REQUEST_AS_LABEL: &str = "aliquot.dev/request-as";
 
 /// Everything that a review depends on besides the pod.
 #[derive(Clone, Debug)]

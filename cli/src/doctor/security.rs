@@ -1,6 +1,7 @@
 //! What is open to tenants in this cluster, with the value of the chart that closes it. Read from the
 //! flags of Aliquot's running pods, and from the objects that the chart installs.
 
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::admission;
@@ -107,12 +108,14 @@ fn of_webhook(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Vec<Finding>
         return vec![about.unknown(check, "no webhook pod runs, so its flags are unknown")];
     };
     let mut found = Vec::new();
-    if flag(webhook, "--pods-may-ignore") == Some("true") {
-        found.push(about.warning(
+    match &facts.webhook {
+        Err(why) => found.push(about.unknown(check, why)),
+        Ok(hooks) if hooks.iter().any(exempts_pods_by_label) => found.push(about.warning(
             check,
             "a label on a pod excludes it from admission: every tenant may name GPUs in NVIDIA_VISIBLE_DEVICES",
             "set webhook.podsMayIgnore=false",
-        ));
+        )),
+        Ok(_) => {}
     }
     if flag(webhook, "--visible-devices") == Some("allow") {
         found.push(about.warning(
@@ -197,6 +200,15 @@ fn of_priority(agent: &Pod, monitor: Option<&Pod>, about: &About) -> Finding {
     }
 }
 
+fn exempts_pods_by_label(hooks: &MutatingWebhookConfiguration) -> bool {
+    let hooks = hooks.webhooks.iter().flatten();
+    let mut selectors = hooks.filter_map(|hook| hook.object_selector.as_ref());
+    selectors.any(|pods| {
+        let labels = pods.match_expressions.as_ref();
+        labels.is_some_and(|labels| !labels.is_empty())
+    })
+}
+
 /// The components with ports for metrics and queries.
 const SERVERS: [&str; 4] = ["scheduler", "webhook", "device-plugin", "monitor"];
 
@@ -231,6 +243,8 @@ fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::cluster_tests::{healthy, part};
     use super::super::finding::Grade;
     use super::*;
@@ -275,7 +289,6 @@ mod tests {
         let free = open("device-plugin", &["--may-disable-control=*"]);
         assert!(has(&free, "tenant-rights", "tenantMay.disableControl"));
         for (flag, value) in [
-            ("--pods-may-ignore=true", "webhook.podsMayIgnore=false"),
             ("--visible-devices=allow", "webhook.visibleDevices=rewrite"),
             (
                 "--escape-allow-namespace=lab",
@@ -284,6 +297,21 @@ mod tests {
         ] {
             assert!(has(&open("webhook", &[flag]), "webhook", value), "{flag}");
         }
+    }
+
+    #[test]
+    fn security_names_labels_that_exempt_pods() {
+        let mut facts = healthy();
+        let hook = facts.webhook.as_mut().unwrap().as_mut().unwrap();
+        let selector = json!({"matchExpressions": [
+            {"key": "aliquot.dev/webhook", "operator": "NotIn", "values": ["ignore"]}]});
+        let hooks = hook.webhooks.iter_mut().flatten();
+        for hook in hooks {
+            hook.object_selector = serde_json::from_value(selector.clone()).unwrap();
+        }
+        let found = checks(&facts);
+        let todo = "set webhook.podsMayIgnore=false";
+        assert!(found.iter().any(|one| one.todo == todo));
     }
 
     #[test]

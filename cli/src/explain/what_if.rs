@@ -162,7 +162,8 @@ impl WhatIfQuery<'_> {
         let mut tail = NodeTotals::default();
         let answer_of = |(_, name, node): (usize, &aliquot_core::NodeName, &Arc<_>)| {
             let offered = offered.contains(&name.as_str());
-            let (line, refusal) = NodeAnswer::of(name, node, demand, self.policies, offered, None);
+            let (line, refusal) =
+                NodeAnswer::evaluate(name, node, demand, self.policies, offered, None);
             tail.add(&line, refusal.as_ref());
             line
         };

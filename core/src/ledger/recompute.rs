@@ -61,8 +61,8 @@ impl Ledger {
     /// Whether the states of these nodes are those that their publications and pods make.
     pub fn is_current(&self, names: &[NodeName]) -> bool {
         names.iter().all(|name| {
-            let made = self.entries.get(name);
-            let made = made.map(|entry| self.state(entry, None, None));
+            let entry = self.entries.get(name);
+            let made = entry.map(|entry| self.state(entry, None, None));
             made.as_ref() == self.cluster.node(name.as_str()).map(|state| &**state)
         })
     }

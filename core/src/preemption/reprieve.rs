@@ -132,8 +132,9 @@ impl<'a> Reprieve<'a> {
 /// What the pod uses of all its devices.
 fn share(occupant: &Occupant) -> (Mib, Percent) {
     let uses = occupant.allocated.uses().into_iter();
-    let uses = uses.flat_map(DeviceUses::values);
-    let sum = uses.fold(DeviceUse::default(), |sum, used| sum.with(*used));
+    let sum = uses
+        .flat_map(DeviceUses::values)
+        .fold(DeviceUse::default(), |sum, used| sum.with(*used));
     (sum.memory, sum.cores)
 }
 

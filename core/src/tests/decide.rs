@@ -194,7 +194,7 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
                 let mut verdicts = memo.verdicts(cluster, demand, policies);
                 for (slot, name, node) in cluster.iter() {
                     let (alone, rules) = (NodeVerdict::on(node, demand, policies), &demand.rules);
-                    assert_eq!(*verdicts.of(slot), alone, "{name}, {cpu}: {rules:?}");
+                    assert_eq!(*verdicts.on(slot), alone, "{name}, {cpu}: {rules:?}");
                 }
             }
         }

@@ -36,7 +36,7 @@ fn state(inventory: Inventory, shares: &[(u32, u64, u32)], unreadable: bool) -> 
         cordoned: vec!["GPU-3".into()],
         ..publication(inventory)
     };
-    NodeState::of(&published, &allocated, HostResources::default())
+    NodeState::new(&published, &allocated, HostResources::default())
 }
 
 prop_compose! {
@@ -90,7 +90,7 @@ proptest! {
     ) {
         let policies = Policies::default();
         let decided = fit(&node, &demand, &policies);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::evaluate(&"n".into(), &node, &demand, &policies, true, None);
         let found = |text: &str| answer.gpus.iter().filter(|gpu| gpu.answer == text).count();
         match &decided {
             Ok(fit) => {
@@ -122,7 +122,7 @@ proptest! {
     fn device_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
         let policies = Policies::default();
         let demand = app(1, memory, cores);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::evaluate(&"n".into(), &node, &demand, &policies, true, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
             prop_assert_eq!([CHOSEN, FITS].contains(&gpu.answer.as_str()), alone, "{:?}", gpu);

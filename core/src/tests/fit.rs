@@ -27,7 +27,7 @@ pub(crate) fn state(inventory: Inventory, devices: &[&[(u64, u32)]]) -> NodeStat
     }
     let allocated: Vec<_> = pods.iter().map(|(pod, given)| (pod, given)).collect();
     let published = publication(inventory);
-    NodeState::of(&published, &allocated, HostResources::default())
+    NodeState::new(&published, &allocated, HostResources::default())
 }
 
 /// The devices that each container gets, or why the pod does not fit.
@@ -75,7 +75,7 @@ fn unproven_allocation_closes_node_only_with_device_ids() {
         let mut made = inventory(vec![gpu(0, 1000, 4)]);
         made.unreadable = listed.iter().map(|&pod| pod.into()).collect();
         let pods = [(&"p".into(), allocated)];
-        let node = NodeState::of(&publication(made), &pods, HostResources::default());
+        let node = NodeState::new(&publication(made), &pods, HostResources::default());
         let expected = closed.then_some(Reason::NodeAllocationUnreadable);
         assert_eq!(node.closed, expected, "{allocated:?} {listed:?}");
     };

@@ -24,7 +24,7 @@ fn node(devices: &[Option<(u64, u32)>], cpu: u64) -> NodeState {
         allocatable: host(cpu),
         ..published(gpus)
     };
-    let mut state = NodeState::of(&published, &[], HostResources::default());
+    let mut state = NodeState::new(&published, &[], HostResources::default());
     for (device, used) in state.devices.iter_mut().zip(devices) {
         if let Some((memory, cores)) = used {
             device

@@ -1,6 +1,7 @@
 //! The kubelet's replicas: which pods are refused for them, and with what text.
 
 use crate::decide::Memo;
+use crate::fit;
 use crate::node::NodePublication;
 use crate::score::Policies;
 use crate::tests::{self, app, demand, gpu, published, query, reserve};
@@ -95,13 +96,10 @@ fn reports_device_reasons_before_replica_shortage() {
     let mut ledger = Ledger::default();
     publish(&mut ledger, "n", Some(0));
     let policies = Policies::default();
-    let refused = |ledger: &Ledger, demand: &Demand| {
-        let refusal = ledger.fit("n", demand, &policies).unwrap_err();
-        refusal.to_string()
-    };
-    let large = refused(&ledger, &app(1, 2000, 0));
-    assert_eq!(large, "1 CardInsufficientMemory");
-    assert_eq!(refused(&ledger, &app(2, 1, 0)), "1 NodeInsufficientDevice");
+    let node = ledger.cluster().node("n").unwrap();
+    let refused = |demand: &Demand| fit::fit(node, demand, &policies).unwrap_err().to_string();
+    assert_eq!(refused(&app(1, 2000, 0)), "1 CardInsufficientMemory");
+    assert_eq!(refused(&app(2, 1, 0)), "1 NodeInsufficientDevice");
     let nothing = demand(&[(Stage::App, None)]);
-    assert!(ledger.fit("n", &nothing, &policies).is_ok());
+    assert!(fit::fit(node, &nothing, &policies).is_ok());
 }

@@ -56,7 +56,7 @@ fn nodes(count: usize) -> Cluster {
     };
     let mut cluster = Cluster::default();
     for number in 0..count {
-        let state = NodeState::of(&published, &[], HostResources::default());
+        let state = NodeState::new(&published, &[], HostResources::default());
         cluster.put(&format!("n{number}").as_str().into(), Some(state));
     }
     cluster

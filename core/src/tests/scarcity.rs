@@ -11,7 +11,7 @@ use crate::{Census, Demand, Ledger, ModelRules, Policy, Requests};
 
 fn accepting(models: &[&str]) -> Option<Arc<ModelRules>> {
     let models = models.iter().map(|model| Model::Is((*model).to_owned()));
-    ModelRules::of(models.collect(), Vec::new())
+    ModelRules::new(models.collect(), Vec::new())
 }
 
 /// What the pods of each set of models ask for; no models for any.

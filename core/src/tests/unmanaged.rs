@@ -53,7 +53,7 @@ fn promises_no_memory_that_is_held_outside_every_share() {
         "; it needs 40000 MiB, and at most 21920 MiB are free on one GPU"
     );
     let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
-    let (explained, _) = NodeAnswer::of(&"n".into(), node, &pod, &policies, true, None);
+    let (explained, _) = NodeAnswer::evaluate(&"n".into(), node, &pod, &policies, true, None);
     assert_eq!(explained.gpus[0].left.memory, Mib(21_920));
     let detail = "processes outside every share hold 60000 MiB";
     assert_eq!(explained.gpus[0].detail, detail);

@@ -134,22 +134,7 @@ impl NodePublisher {
         layout: NodeLayout,
     ) -> Self {
         let mut node = PublishedNode {
-            inventory: Inventory {
-                v: inventory::VERSION,
-                reads: vec![allocation::VERSION],
-                driver: String::new(),
-                topology_policy: String::new(),
-                topology_scope: TopologyScope::default(),
-                gpus: Vec::new(),
-                orphaned: Vec::new(),
-                foreign: Vec::new(),
-                refused: Vec::new(),
-                evict: Vec::new(),
-                unmeasured: Vec::new(),
-                unmanaged: BTreeMap::new(),
-                unreadable: Vec::new(),
-                resizes: Vec::new(),
-            },
+            inventory: Inventory::new(Vec::new()),
             devices: BTreeMap::new(),
             readings: GpuReadings {
                 facts,

@@ -135,7 +135,7 @@ impl LedgerCache {
     pub async fn expire_until(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while ticks.next().await {
-            self.expire(Instant::now());
+            self.lock().expire(Instant::now());
         }
     }
 }
@@ -144,7 +144,7 @@ impl State {
     /// Assumes a share for the pod on the first of these nodes that can take it, and returns the nodes
     /// from there on; for a member of a gang that node alone. What was assumed for the pod before is
     /// free.
-    pub(crate) fn assume<'n>(
+    pub fn assume<'n>(
         &mut self,
         pod: FilteredPod<'_>,
         mut nodes: Vec<&'n str>,
@@ -207,10 +207,14 @@ impl State {
         }
         pending.sort_by(|(a, x, _), (b, y, _)| a.cmp(b).then_with(|| x.cmp(y)));
         for (gang, uid, waiting) in pending {
-            let names = self.ledger.cluster().iter();
-            let names = names.filter(|(slot, _, _)| waiting.offered.contains(*slot));
-            let names: Vec<NodeName> = names.map(|(_, name, _)| name.clone()).collect();
-            let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
+            let offered: Vec<NodeName> = self
+                .ledger
+                .cluster()
+                .iter()
+                .filter(|(slot, _, _)| waiting.offered.contains(*slot))
+                .map(|(_, name, _)| name.clone())
+                .collect();
+            let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
             let member = FilteredPod {
                 uid: &uid,
                 namespace: &gang.namespace,
@@ -250,11 +254,14 @@ impl State {
     }
 
     /// Forgets what is assumed for pods and gangs whose time is over.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Instant) {
         for pod in self.assumptions.due(now) {
-            let assumed = self.ledger.assumed(&pod);
-            let assumed = assumed.filter(|entry| entry.assumed_by() == Some(&By::Filter));
-            let Some(node) = assumed.map(|entry| entry.node.clone()) else {
+            let node = self
+                .ledger
+                .assumed(&pod)
+                .filter(|entry| entry.assumed_by() == Some(&By::Filter))
+                .map(|entry| entry.node.clone());
+            let Some(node) = node else {
                 self.assumptions.stop(&pod);
                 continue;
             };

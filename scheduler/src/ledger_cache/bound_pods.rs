@@ -129,21 +129,23 @@ impl BoundPods {
         terminating.filter_map(|bound_pod| bound_pod.kube.as_ref())
     }
 
-    /// How many evictions each budget allows, and which budgets a pod counts against.
-    pub fn budgets(&self) -> (Vec<u32>, impl Fn(&BoundPod) -> Vec<usize>) {
-        let allowed = self.budgets.values().map(|budget| budget.allowed);
-        let covering = |bound_pod: &BoundPod| {
-            if bound_pod.beyond_budgets {
-                return Vec::new();
-            }
-            let pod = &bound_pod.pod;
-            let covers = |b: &Budget| b.covers(&pod.namespace, &pod.name, &bound_pod.labels);
-            let all = self.budgets.values().enumerate();
-            all.filter(|(_, budget)| covers(budget))
-                .map(|(at, _)| at)
-                .collect()
-        };
-        (allowed.collect(), covering)
+    /// How many evictions each budget allows.
+    pub fn allowed_evictions(&self) -> Vec<u32> {
+        let budgets = self.budgets.values();
+        budgets.map(|budget| budget.allowed).collect()
+    }
+
+    /// The budgets that a pod counts against, as indices in [`Self::allowed_evictions`].
+    pub fn budgets_of(&self, bound_pod: &BoundPod) -> Vec<usize> {
+        if bound_pod.beyond_budgets {
+            return Vec::new();
+        }
+        let pod = &bound_pod.pod;
+        let covers = |b: &Budget| b.covers(&pod.namespace, &pod.name, &bound_pod.labels);
+        let all = self.budgets.values().enumerate();
+        all.filter(|(_, budget)| covers(budget))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
@@ -165,7 +167,7 @@ impl Index<PodDisruptionBudget> for LedgerCache {
     type Entry = ((String, String), Budget);
 
     fn entry(&self, budget: PodDisruptionBudget) -> Self::Entry {
-        (key(&budget), Budget::of(&budget))
+        (key(&budget), Budget::read(&budget))
     }
 
     fn apply(&self, budget: PodDisruptionBudget) {
@@ -245,14 +247,10 @@ mod tests {
         for pod in [pod("web", 1, "web"), pod("db", 1, "db"), starting] {
             put(bound_pods, &pod, true);
         }
-        let (allowed, covering) = bound_pods.budgets();
-        assert_eq!(allowed, [3]);
+        assert_eq!(bound_pods.allowed_evictions(), [3]);
         for (name, expected) in [("web", vec![0]), ("db", vec![]), ("starting", vec![])] {
-            assert_eq!(
-                covering(bound_pods.get(&name.into()).unwrap()),
-                expected,
-                "{name}"
-            );
+            let bound_pod = bound_pods.get(&name.into()).unwrap();
+            assert_eq!(bound_pods.budgets_of(bound_pod), expected, "{name}");
         }
     }
 }

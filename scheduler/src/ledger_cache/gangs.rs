@@ -32,7 +32,7 @@ pub struct GangName {
 }
 
 impl GangName {
-    pub fn of(pod: &PodView) -> Option<Self> {
+    pub fn read(pod: &PodView) -> Option<Self> {
         let name = pod.scheduling_group()?;
         Some(Self {
             namespace: pod.namespace(),

@@ -165,7 +165,7 @@ impl PendingPod {
             annotated: pod.annotation(REQUEST).is_some(),
             created: pod.created().cloned(),
             priority: disruption::priority(pod),
-            gang: GangName::of(pod),
+            gang: GangName::read(pod),
             annotation_bytes: annotations
                 .map(|(key, value)| key.len() + value.len())
                 .sum(),
@@ -173,7 +173,7 @@ impl PendingPod {
             claimed: None,
             listed: false,
             offered: NodeSet::default(),
-            selection: NodeSelection::of(pod).map(Box::new),
+            selection: NodeSelection::read_short(pod).map(Box::new),
             refusals: None,
             preemption: preemption(pod),
         }

@@ -85,7 +85,7 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
     ObservedPod {
         uid,
         namespace: pod.namespace(),
-        gang: GangName::of(pod),
+        gang: GangName::read(pod),
         state,
     }
 }
@@ -184,9 +184,12 @@ impl State {
     /// These are all pods: others are gone.
     fn replace_pods(&mut self, pods: Vec<ObservedPod>) {
         let listed: HashSet<PodUid> = pods.iter().map(|observed| observed.uid.clone()).collect();
-        let gone = self.ledger.pod_entries();
-        let gone = gone.filter(|(uid, entry)| entry.is_confirmed() && !listed.contains(*uid));
-        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        let gone: Vec<PodUid> = self
+            .ledger
+            .pod_entries()
+            .filter(|(uid, entry)| entry.is_confirmed() && !listed.contains(*uid))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         self.ledger.together(|ledger| {
             for uid in gone {
                 ledger.release(&uid);
@@ -197,9 +200,12 @@ impl State {
         });
         // Any other pod may be younger than the list, and what filter assumed for it expires anyway.
         let planned = |entry: &PodEntry| matches!(entry.assumed_by(), Some(By::Plan { .. }));
-        let gone = self.ledger.assumptions();
-        let gone = gone.filter(|(uid, entry)| planned(entry) && !listed.contains(*uid));
-        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        let gone: Vec<PodUid> = self
+            .ledger
+            .assumptions()
+            .filter(|(uid, entry)| planned(entry) && !listed.contains(*uid))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         for uid in gone {
             self.ledger.forget(&uid);
         }
@@ -248,7 +254,7 @@ impl Index<PodView> for LedgerCache {
         }
         state.bound_pods.put(&uid, None);
         state.resizes.put(&uid, None);
-        if let Some(gang) = GangName::of(&pod) {
+        if let Some(gang) = GangName::read(&pod) {
             state.gangs.observe(&gang, &uid, false);
         }
         state.remove_pending(&uid);

@@ -41,9 +41,8 @@ pub(super) fn plan(
 ) -> Result<PreemptionPlan, NoPlan> {
     let (allowed, policies, cluster) = {
         let state = cache.lock();
-        let (allowed, _) = state.bound_pods.budgets();
         (
-            allowed,
+            state.bound_pods.allowed_evictions(),
             state.policies.clone(),
             state.ledger.cluster().clone(),
         )
@@ -54,13 +53,11 @@ pub(super) fn plan(
         policies: &policies,
         budgets: &allowed,
     };
-    let named = waiting
-        .offered
-        .named()
-        .filter_map(|slot| cluster.named(slot));
     // A node at a time, so that nothing waits for the lock meanwhile.
-    let nodes =
-        named.filter_map(|(name, _)| candidate_node(&cache.lock(), name, uid, excluded, now));
+    let nodes = waiting.offered.named().filter_map(|slot| {
+        let (name, _) = cluster.named(slot)?;
+        candidate_node(&cache.lock(), name, uid, excluded, now)
+    });
     preemption::plan(&query, nodes)
 }
 
@@ -85,7 +82,7 @@ pub(super) fn reserve(
     if left || state.ledger.pod_entry(uid).is_some() {
         return Ok(None);
     }
-    let (allowed, _) = state.bound_pods.budgets();
+    let allowed = state.bound_pods.allowed_evictions();
     let policies = state.policies.clone();
     let query = PreemptionQuery {
         demand: &waiting.demand,
@@ -103,21 +100,30 @@ pub(super) fn reserve(
         return Err(NoPlan::Quota);
     }
     let inventory = node.published.inventory.as_deref();
-    let reserved = inventory.map(|inventory| {
-        let allocation = fit.allocation(&plan.node, inventory, &waiting.demand);
-        usage::effective(&allocation, waiting.demand.stages())
-    });
-    let reserved = reserved.unwrap_or_default();
-    let victims = plan.victims.iter().map(|uid| state.bound_pods.get(uid));
-    let victims: Option<Vec<&BoundPod>> = victims.collect();
-    let Some(victims) = victims else {
-        return Ok(None);
-    };
-    let grace = victims
-        .iter()
-        .map(|bound_pod| bound_pod.grace)
-        .max()
-        .unwrap_or(0);
+    let allocation =
+        inventory.map(|inventory| fit.allocation(&plan.node, inventory, &waiting.demand));
+    let reserved = allocation
+        .map(|allocation| usage::effective(&allocation, waiting.demand.stages()))
+        .unwrap_or_default();
+    let mut grace = 0_u64;
+    let mut victims = Vec::new();
+    for uid in &plan.victims {
+        let Some(bound_pod) = state.bound_pods.get(uid) else {
+            return Ok(None);
+        };
+        grace = grace.max(bound_pod.grace);
+        let pod = &bound_pod.pod;
+        let (namespace, name) = if pod.namespace == waiting.pod.namespace {
+            (pod.namespace.clone(), pod.name.clone())
+        } else {
+            Default::default()
+        };
+        victims.push(Victim {
+            uid: uid.clone(),
+            namespace,
+            name,
+        });
+    }
     let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
     let planned = PodEntry::planned(
         plan.node.clone(),
@@ -128,21 +134,6 @@ pub(super) fn reserve(
         ),
         (plan.victims.clone(), false),
     );
-    let name = |bound_pod: &&BoundPod| {
-        let pod = &bound_pod.pod;
-        let uid = pod.uid.as_str().into();
-        let (namespace, name) = if pod.namespace == waiting.pod.namespace {
-            (pod.namespace.clone(), pod.name.clone())
-        } else {
-            Default::default()
-        };
-        Victim {
-            uid,
-            namespace,
-            name,
-        }
-    };
-    let victims = victims.iter().map(name).collect();
     state.ledger.assume_plan(uid, planned);
     Ok(Some(PreemptionRecord {
         v: record::VERSION,
@@ -164,7 +155,7 @@ pub(crate) fn victims_beside(
     (name, chosen): (&NodeName, &[PodUid]),
     now: i64,
 ) -> Option<Vec<PodUid>> {
-    let (allowed, _) = state.bound_pods.budgets();
+    let allowed = state.bound_pods.allowed_evictions();
     let query = PreemptionQuery {
         demand,
         priority,
@@ -192,66 +183,57 @@ fn candidate_node(
     now: i64,
 ) -> Option<CandidateNode> {
     let (ledger, bound_pods) = (&state.ledger, &state.bound_pods);
-    let (_, covering) = bound_pods.budgets();
-    let entries = ledger.on(name.as_str());
-    let entries = entries.filter(|(_, entry)| entry.assumed_by().is_none());
-    let (with_share, others): (Vec<_>, Vec<_>) =
-        entries.partition(|(_, entry)| entry.uses_devices());
     let mut requested = Requests {
         host: ledger.cluster().node(name.as_str())?.host.requested,
         ..Requests::default()
     };
-    for (_, entry) in others {
-        requested.replicas.plus(&entry.requests.replicas);
+    let mut occupants = Vec::new();
+    for (uid, entry) in ledger.on(name.as_str()) {
+        if uid == preemptor && entry.assumed_by().is_some() {
+            continue;
+        }
+        if !entry.uses_devices() {
+            requested.replicas.plus(&entry.requests.replicas);
+            continue;
+        }
+        // A pod for which a share is only assumed has none.
+        let bound_pod = bound_pods.get(uid);
+        let budgets = bound_pod.map(|bound_pod| bound_pods.budgets_of(bound_pod));
+        occupants.push(Occupant {
+            uid: uid.clone(),
+            allocated: entry.allocated.clone(),
+            replicas: entry.requests.replicas.clone(),
+            priority: bound_pod.map_or(i32::MAX, |bound_pod| bound_pod.priority),
+            started: bound_pod.map_or(0, |bound_pod| bound_pod.started),
+            budgets: budgets.unwrap_or_default(),
+            state: occupant_state(uid, entry, bound_pod, excluded, now),
+        });
     }
-    let mut occupants: Vec<Occupant> = with_share
-        .into_iter()
-        .map(|(uid, entry)| {
-            let bound_pod = bound_pods.get(uid);
-            let deadline = bound_pod.and_then(|bound_pod| bound_pod.terminating);
-            let state = if excluded.terminating.contains(uid) {
-                OccupantState::Terminating
-            } else if let Some(deadline) = deadline {
-                let in_time = now <= deadline.saturating_add(OVERDUE);
-                if in_time {
-                    OccupantState::Terminating
-                } else {
-                    OccupantState::NotEvictable
-                }
-            } else if entry.is_confirmed()
-                && bound_pod.is_some_and(BoundPod::can_be_evicted)
-                && !excluded.protected.contains(uid)
-            {
-                OccupantState::Running
-            } else {
-                OccupantState::NotEvictable
-            };
-            Occupant {
-                uid: uid.clone(),
-                allocated: entry.allocated.clone(),
-                replicas: entry.requests.replicas.clone(),
-                priority: bound_pod.map_or(i32::MAX, |bound_pod| bound_pod.priority),
-                started: bound_pod.map_or(0, |bound_pod| bound_pod.started),
-                budgets: bound_pod.map(&covering).unwrap_or_default(),
-                state,
-            }
-        })
-        .collect();
-    let assumed = ledger.on(name.as_str());
-    let assumed = assumed.filter(|(uid, entry)| *uid != preemptor && entry.assumed_by().is_some());
-    occupants.extend(assumed.map(|(uid, entry)| Occupant {
-        uid: uid.clone(),
-        allocated: entry.allocated.clone(),
-        replicas: entry.requests.replicas.clone(),
-        priority: i32::MAX,
-        started: 0,
-        budgets: Vec::new(),
-        state: OccupantState::NotEvictable,
-    }));
     Some(CandidateNode {
         name: name.clone(),
         published: ledger.published(name.as_str())?.clone(),
         requested,
         occupants,
     })
+}
+
+fn occupant_state(
+    uid: &PodUid,
+    entry: &PodEntry,
+    bound_pod: Option<&BoundPod>,
+    excluded: &ExcludedPods<'_>,
+    now: i64,
+) -> OccupantState {
+    let deadline = bound_pod.and_then(|bound_pod| bound_pod.terminating);
+    let ends_in_time = deadline.is_some_and(|deadline| now <= deadline.saturating_add(OVERDUE));
+    if excluded.terminating.contains(uid) || ends_in_time {
+        OccupantState::Terminating
+    } else if entry.is_confirmed()
+        && bound_pod.is_some_and(BoundPod::can_be_evicted)
+        && !excluded.protected.contains(uid)
+    {
+        OccupantState::Running
+    } else {
+        OccupantState::NotEvictable
+    }
 }

@@ -52,8 +52,9 @@ pub(super) fn preemptors(cache: &LedgerCache, now: Instant) -> Vec<(PodUid, Arc<
             && !busy(waiting)
             && !state.preemptions.is_left_to_kube_scheduler(uid, now)
     });
-    let able = able.map(|(uid, waiting)| (uid.clone(), waiting.clone()));
-    let mut able: Vec<_> = able.collect();
+    let mut able: Vec<_> = able
+        .map(|(uid, waiting)| (uid.clone(), waiting.clone()))
+        .collect();
     able.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
     able
 }

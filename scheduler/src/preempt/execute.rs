@@ -39,7 +39,7 @@ impl Preemptor {
         let (mut shown, mut node_known) = (written, false);
         let deadline = self.deadline(record);
         let mut ticks = tokio::time::interval(INTERVAL);
-        while self.leads() {
+        while self.leader.leads() {
             let Some(waiting) = self.cache.pending(uid) else {
                 return;
             };
@@ -77,10 +77,6 @@ impl Preemptor {
         }
     }
 
-    fn leads(&self) -> bool {
-        self.leader.not_leading_reason().is_none()
-    }
-
     /// Whether the watch shows this plan on its pod.
     fn is_open(&self, uid: &PodUid, record: &PreemptionRecord) -> bool {
         let pending = self.cache.pending(uid);
@@ -112,7 +108,7 @@ impl Preemptor {
                 due = Instant::now() + pause;
                 pause = (pause * 2).min(RETRY.1);
             }
-            if !self.leads() || !self.is_open(uid, record) {
+            if !self.leader.leads() || !self.is_open(uid, record) {
                 return closed;
             }
         }
@@ -129,7 +125,7 @@ impl Preemptor {
             }
         };
         let mut ticks = tokio::time::interval(INTERVAL);
-        while self.leads() {
+        while self.leader.leads() {
             match self.annotate(pod, Some(&text)).await {
                 WriteOutcome::Written => return true,
                 WriteOutcome::NotWritten(error) => {
@@ -171,7 +167,7 @@ impl Preemptor {
                 continue;
             }
             // An eviction takes time: the plan may have been removed meanwhile.
-            if !self.leads() || !self.is_open(uid, record) {
+            if !self.leader.leads() || !self.is_open(uid, record) {
                 return EvictionProgress::Continues;
             }
             let Some(pod) = self.evictable(victim, preemptor) else {

@@ -156,7 +156,7 @@ impl Scene {
             offered: cache.snapshot().set(&["n"]),
             ..PendingPod::read(&shown, demand, true)
         };
-        cache.refused(&"p".into(), waiting);
+        cache.lock().refuse(&"p".into(), waiting);
     }
 
     /// The calls when this much time has passed.

@@ -26,7 +26,7 @@ pub(super) struct Constraints(NodeSelection);
 
 impl Constraints {
     /// Those of this pod.
-    pub(super) fn of(pod: &PodView) -> Self {
+    pub(super) fn read(pod: &PodView) -> Self {
         Self(NodeSelection::read(pod))
     }
 
@@ -216,7 +216,7 @@ mod tests {
             .as_object_mut()
             .unwrap()
             .extend(spec.as_object().unwrap().clone());
-        Constraints::of(&serde_json::from_value(pod).unwrap())
+        Constraints::read(&serde_json::from_value(pod).unwrap())
     }
 
     fn affinity(terms: &Value) -> Value {

@@ -77,7 +77,7 @@ async fn pod_answer(
         (None, None) => cache.read(|ledger| ledger.pod_entry(&uid).map(placement)),
     };
     let head = PodHeader {
-        leads: model.leads(),
+        leads: model.leader.leads(),
         requests: container_requests(&waiting.demand),
         annotated: waiting.annotated,
         burst: waiting.demand.rules.burst,
@@ -114,7 +114,7 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
         });
         TopAnswer {
             default_cores,
-            leads: model.leads(),
+            leads: model.leader.leads(),
             nodes: nodes.collect(),
         }
     });
@@ -123,16 +123,14 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
 
 impl ReadModel {
     async fn fetch(&self, namespace: &str, name: &str) -> Result<PodView, HttpError> {
-        let found = self.pods.find(namespace, name).await;
-        let found = found.map_err(|error| {
+        let found = self.pods.find(namespace, name).await.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
             (StatusCode::BAD_GATEWAY, why)
         })?;
-        let none = || {
+        found.ok_or_else(|| {
             let why = format!("pod {namespace}/{name} not found");
             (StatusCode::NOT_FOUND, why)
-        };
-        found.ok_or_else(none)
+        })
     }
 }
 
@@ -177,7 +175,8 @@ fn nodes(
         let node = own.map_or(&**node, |(_, state)| state);
         let offered = !none_offered && waiting.offered.contains(slot);
         let left = headroom.as_ref();
-        let (mut answer, refusal) = NodeAnswer::of(name, node, demand, &policies, offered, left);
+        let (mut answer, refusal) =
+            NodeAnswer::evaluate(name, node, demand, &policies, offered, left);
         pins::add_users(cache, &mut answer, demand, readers);
         add_unreadable_pods(cache, &mut answer, readers);
         totals.add(&answer, refusal.as_ref());

@@ -79,10 +79,10 @@ async fn explains_pending_pod_node_by_node() {
     let mut waiting = cache.pending(&uid).unwrap().as_ref().clone();
     waiting.offered = cache.snapshot().set(&["a", "b"]);
     waiting.refusals = Some(RefusalRecord::new("first".to_owned(), Instant::now()));
-    cache.refused(&uid, waiting.clone());
+    cache.lock().refuse(&uid, waiting.clone());
     tokio::time::advance(std::time::Duration::from_secs(5)).await;
     waiting.refusals = Some(RefusalRecord::new("0/2 nodes".to_owned(), Instant::now()));
-    cache.refused(&uid, waiting);
+    cache.lock().refuse(&uid, waiting);
     let (status, text) = ask(cache, "/explain/d/p", Some(refused_by_kube_scheduler())).await;
     assert_eq!(status, StatusCode::OK);
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();

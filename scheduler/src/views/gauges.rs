@@ -38,23 +38,20 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    pub fn of(
+    pub fn new(
         cache: &Arc<LedgerCache>,
         events: &EventSender,
         leader: &Leader,
         watches: [(&'static str, Freshness); 3],
+        policies: Compared,
     ) -> Self {
         Self {
             cache: cache.clone(),
             events: events.clone(),
             leader: leader.clone(),
             watches,
-            policies: Compared::default(),
+            policies,
         }
-    }
-
-    pub fn with_policies(self, policies: Compared) -> Self {
-        Self { policies, ..self }
     }
 
     pub fn register(self, registry: &mut Registry) -> Metrics {
@@ -75,10 +72,7 @@ impl Gauges {
         let cluster = self.cache.snapshot();
         let ours = || cluster.iter().filter(|(.., node)| node.inventory.is_some());
         [
-            (
-                metrics::LEADS,
-                usize::from(self.leader.not_leading_reason().is_none()),
-            ),
+            (metrics::LEADS, usize::from(self.leader.leads())),
             (metrics::NODES, ours().count()),
             (
                 metrics::GPUS,

@@ -20,9 +20,10 @@ fn scrape(cache: &Arc<LedgerCache>) -> String {
     let watch = Freshness::default();
     let leader = Leader::new(Leadership::always(), watch.clone());
     let watches = metrics::WATCHED.map(|kind| (kind, watch.clone()));
-    let gauges = Gauges::of(cache, &event::queue().0, &leader, watches);
+    let policies = Compared::default();
+    let gauges = Gauges::new(cache, &event::queue().0, &leader, watches, policies);
     let metrics = gauges.register(&mut registry);
-    metrics.refused(&Refusal::of(Reason::CardNotHealth));
+    metrics.refused(&Refusal::from(Reason::CardNotHealth));
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     gpu_metrics_text(cache.snapshot()).fold(text, |text, piece| text + &piece)

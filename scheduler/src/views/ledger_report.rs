@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use aliquot_core::explain::PodPlacement;
 use aliquot_core::inventory::{Gpu, Health};
-use aliquot_core::ledger::PodEntry;
 use aliquot_core::node::Sums;
 use aliquot_core::refusal::Reason;
 use aliquot_core::top::DeviceAmount;
@@ -44,7 +43,7 @@ struct GpuLine {
 }
 
 impl LedgerReport {
-    pub fn of(ledger: &Ledger) -> Self {
+    pub fn new(ledger: &Ledger) -> Self {
         let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
             let inventory = node.inventory.as_ref();
             let gpus = inventory.map(|inventory| {
@@ -53,8 +52,7 @@ impl LedgerReport {
                     .collect()
             });
             let mut pods = ledger.pods_on(name.as_str());
-            let has_share =
-                pods.any(|pod| ledger.pod_entry(pod).is_some_and(PodEntry::uses_devices));
+            let has_share = pods.any(|(_, entry)| entry.uses_devices());
             let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
             let line = NodeLine { unreadable, gpus };
             // Nodes without GPUs that only run pods without GPUs are left out.
@@ -93,7 +91,7 @@ pub fn router(cache: Arc<LedgerCache>) -> Router {
 
 async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {
     // A copy, so that the lock is not held while the answer is made.
-    Json(LedgerReport::of(&cache.read(Ledger::clone)))
+    Json(LedgerReport::new(&cache.read(Ledger::clone)))
 }
 
 #[cfg(test)]
@@ -111,7 +109,7 @@ mod tests {
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
         Index::apply(&cache, pod("a", 600, Some("n")));
         Index::apply(&cache, pod("b", 100, Some("unknown")));
-        let report = cache.read(LedgerReport::of);
+        let report = cache.read(LedgerReport::new);
         let amount = |replicas, memory, cores| json!({"replicas": replicas, "memory": memory, "cores": cores});
         let pod_line = |node: &str, memory| {
             json!({

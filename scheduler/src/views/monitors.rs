@@ -255,11 +255,13 @@ impl Monitors {
         let pods: Api<Pod> = Api::namespaced(self.0.client.clone(), namespace);
         let on_node = format!("spec.nodeName={node},status.phase=Running");
         let params = ListParams::default().labels(LABELS).fields(&on_node);
-        let found = pods.list_metadata(&params).await;
-        let found = found.map_err(failed)?.items.into_iter();
-        let mut living = found.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let pod = living.next().and_then(|pod| pod.metadata.name);
-        let pod = pod.ok_or_else(|| failed("no monitor of Aliquot runs on the node"))?;
+        let found = pods.list_metadata(&params).await.map_err(failed)?;
+        let pod = found
+            .items
+            .into_iter()
+            .find(|pod| pod.metadata.deletion_timestamp.is_none())
+            .and_then(|pod| pod.metadata.name)
+            .ok_or_else(|| failed("no monitor of Aliquot runs on the node"))?;
         self.0.pods.lock().insert(node.clone(), pod.clone());
         Ok(pod)
     }

@@ -115,7 +115,7 @@ async fn state(
     let now = Instant::now();
     let answer = blocking(move || {
         let mut editions = editions.lock();
-        editions.update(&model.cache, &model.hour, model.leads(), now);
+        editions.update(&model.cache, &model.hour, model.leader.leads(), now);
         editions.answer(since.as_deref())
     });
     Ok(([JSON], answer.await?).into_response())

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aliquot_core::explain::{ContainerRequest, container_requests};
+use aliquot_core::explain::{RequestedShare, container_requests};
 use aliquot_core::inventory::{Health, Mode};
-use aliquot_core::ledger::PodEntry;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::quota::LimitedResource;
 use aliquot_core::top::{DeviceAmount, GpuTop, InstanceTop, NodeTop};
@@ -104,7 +103,7 @@ struct PageShare {
 struct WaitingShown {
     namespace: String,
     pod: String,
-    requests: Vec<ContainerRequest>,
+    requests: Vec<RequestedShare>,
     /// In the pod's annotation.
     annotated: bool,
     since: Option<Time>,
@@ -165,9 +164,9 @@ impl Editions {
                 let (name, _) = cluster.named(*slot)?;
                 let mut hasher = DefaultHasher::new();
                 cluster.version(*slot).hash(&mut hasher);
-                for uid in ledger.pods_on(name.as_str()) {
-                    let confirmed = ledger.pod_entry(uid).map(PodEntry::is_confirmed);
-                    (uid, confirmed, bound_pods.get(uid).is_some()).hash(&mut hasher);
+                for (uid, entry) in ledger.pods_on(name.as_str()) {
+                    let shown = (entry.is_confirmed(), bound_pods.get(uid).is_some());
+                    (uid, shown).hash(&mut hasher);
                 }
                 let hash = hasher.finish();
                 let known = self.nodes.get(name).map(|part| part.hash);
@@ -307,15 +306,13 @@ fn shown(top: NodeTop, inventory: Option<&Inventory>, shares: &[PageShare]) -> N
 /// The shares on a node, sorted by the pods' names.
 fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageShare> {
     let mut found = Vec::new();
-    for uid in ledger.pods_on(node.as_str()) {
-        let entry = ledger.pod_entry(uid);
-        let entry = entry.filter(|entry| ledger.counts(uid, entry));
-        let Some((entry, uses)) = entry.and_then(|entry| Some((entry, entry.allocated.uses()?)))
-        else {
+    for (uid, entry) in ledger.pods_on(node.as_str()) {
+        let uses = entry.allocated.uses();
+        let Some(uses) = uses.filter(|_| ledger.counts(uid, entry)) else {
             continue;
         };
-        let pod = bound_pods.get(uid);
-        let pod = pod.map_or_else(|| uid.to_string(), |bound| bound.pod.name.clone());
+        let bound = bound_pods.get(uid);
+        let pod = bound.map_or_else(|| uid.to_string(), |bound| bound.pod.name.clone());
         for (device, used) in uses {
             let (gpu, placed) = match MigPlacement::parse_device_key(device) {
                 Some((gpu, placed)) => (gpu, Some(placed)),

@@ -242,11 +242,12 @@ impl System {
             gang: of_gang.then_some(&gang),
         };
         let all = self.texts.len();
-        let Ok(fitting) = self.cache.best(pod, &self.texts, all) else {
+        let best = self.cache.lock().best(pod, &self.texts, all);
+        let Ok(fitting) = best else {
             self.check_fitting(uid, shape, &[]);
             let mut waiting = PendingPod::read(&object, demand.clone(), true);
             waiting.offered = self.cache.snapshot().set(&self.texts);
-            self.cache.refused(uid, waiting);
+            self.cache.lock().refuse(uid, waiting);
             self.reference.filter_refused(uid, shape);
             return;
         };
@@ -257,7 +258,7 @@ impl System {
         } else {
             fitting.clone()
         };
-        assert_eq!(self.cache.assume(pod, fitting), Ok(named));
+        assert_eq!(self.cache.lock().assume(pod, fitting), Ok(named));
         if self.reference.has(uid) {
             return;
         }
@@ -272,7 +273,8 @@ impl System {
 
     /// The time of everything that is assumed is over.
     pub(crate) fn expire(&mut self) {
-        self.cache.expire(Instant::now() + Duration::from_secs(5));
+        let later = Instant::now() + Duration::from_secs(5);
+        self.cache.lock().expire(later);
         self.reference.expire();
     }
 
@@ -331,7 +333,8 @@ impl System {
                 headroom: None,
             };
             let fresh = decide::ranks(&query, &mut Memo::default(), &self.texts);
-            let memoized = self.cache.ranks(&nobody, &shape.demand, &self.texts);
+            let mut state = self.cache.lock();
+            let memoized = state.ranks(&nobody, &shape.demand, &self.texts);
             assert_eq!(memoized, fresh);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, OrphanedShare};
+use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, OrphanedShare};
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 use aliquot_k8s::view::PodView;
@@ -184,27 +184,13 @@ pub(crate) fn node_object(name: &NodeName, node: &Node) -> api::Node {
 
 fn inventory(node: &Node) -> Inventory {
     let gpu = |(index, model): (u32, &ModelGpu)| Gpu {
-        uuid: model.uuid.clone(),
-        index,
-        model: "m".to_owned(),
-        memory: Mib(model.memory),
-        scaled: Mib(model.memory),
-        cores: Percent(100),
         replicas: model.replicas,
-        mode: Mode::Vgpu,
-        resource: "nvidia.com/gpu".to_owned(),
-        numa: None,
         health: if model.healthy {
             Health::Ok
         } else {
             Health::Unhealthy("xid 79".to_owned())
         },
-        links: BTreeMap::new(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+        ..Gpu::vgpu(model.uuid.clone(), index, "m".into(), Mib(model.memory))
     };
     let left = |(pod, gpu, memory, cores): &(PodUid, GpuUuid, u64, u32)| OrphanedShare {
         pod: pod.clone(),
@@ -214,19 +200,7 @@ fn inventory(node: &Node) -> Inventory {
         cores: Percent(*cores),
     };
     Inventory {
-        v: 1,
-        reads: vec![1],
-        driver: String::new(),
-        topology_policy: String::new(),
-        topology_scope: aliquot_core::inventory::TopologyScope::default(),
-        gpus: (0..).zip(&node.gpus).map(gpu).collect(),
         orphaned: node.orphaned.iter().map(left).collect(),
-        foreign: vec![],
-        refused: vec![],
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unmanaged: BTreeMap::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
+        ..Inventory::new((0..).zip(&node.gpus).map(gpu).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! docs/reference/values.md is generated from values.yaml: its keys, defaults and comments.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
-use aliquot_chart::top;
+use aliquot_chart::{one, rendered, top};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -71,4 +71,21 @@ fn rows(text: &str) -> String {
         }
     }
     rows
+}
+
+/// tests/e2e gives the same to a webhook outside the cluster. `UPDATE=1` rewrites it.
+#[test]
+fn webhook_configuration_matches_chart() {
+    let objects = rendered(&[]).unwrap();
+    let found = one(&objects, "MutatingWebhookConfiguration", "aliquot-webhook");
+    let mut found = found.0.clone();
+    found["metadata"].as_object_mut().unwrap().remove("labels");
+    let path = top("tests/e2e/webhook-configuration.json");
+    if std::env::var_os("UPDATE").is_some() {
+        let text = serde_json::to_string_pretty(&found).unwrap();
+        std::fs::write(&path, text + "\n").unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    let written: Value = serde_json::from_str(&written).unwrap_or_default();
+    assert!(written == found, "not as the chart has it: make reference");
 }

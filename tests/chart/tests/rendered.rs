@@ -481,30 +481,61 @@ fn service_accounts_have_only_listed_permissions() {
     assert_eq!(rights, expected);
 }
 
-/// The webhook does not write its rules, selectors and match conditions: those of the chart must be
-/// what its flags need.
+/// The webhooks of the configuration: for pods, and for those of namespaces with a label.
+fn webhooks(arguments: &[&str]) -> [Value; 2] {
+    let objects = rendered(arguments).unwrap();
+    let found = one(&objects, "MutatingWebhookConfiguration", "aliquot-webhook");
+    let all = found.0["webhooks"].as_array().unwrap().clone();
+    all.try_into().unwrap()
+}
+
 #[test]
-fn renders_webhook_configuration_for_webhook_flags() {
-    let check = |arguments: &[&str]| {
-        let objects = rendered(arguments).unwrap();
-        let webhook = one(&objects, "Deployment", "aliquot-webhook");
-        let webhook = container(webhook, "webhook");
-        let namespace = ["--namespace=aliquot-system"];
-        let flags: Webhook = taken(webhook, &["aliquot-webhook"], &namespace);
-        let kind = "MutatingWebhookConfiguration";
-        let mut found = one(&objects, kind, "aliquot-webhook").0.clone();
-        found["metadata"].as_object_mut().unwrap().remove("labels");
-        let expected = flags.reconciler().unwrap().scope.configuration();
-        assert_eq!(found, expected, "{arguments:?}");
-    };
-    check(&[]);
-    check(EVERYTHING);
-    check(&["--set=webhook.podsMayIgnore=true"]);
-    check(&["--set=webhook.requestAs=annotation"]);
-    check(&["--set=webhook.nvidiaRuntimeClasses=null"]);
-    check(&["--set=resourceName=a/gpu,resourceMem=a/mem,resourceCores=a/cores"]);
-    let hami = top("tests/chart/values/hami.yaml");
-    check(&["-f", hami.to_str().unwrap()]);
+fn pods_may_ignore_controls_object_selector() {
+    for (value, expected) in [("true", 2), ("false", 0)] {
+        for webhook in webhooks(&[&format!("--set=webhook.podsMayIgnore={value}")]) {
+            let labels = webhook["objectSelector"]["matchExpressions"].as_array();
+            assert_eq!(labels.map_or(0, Vec::len), expected);
+            let namespaces = webhook["namespaceSelector"]["matchExpressions"].as_array();
+            assert_eq!(
+                namespaces.map(Vec::len),
+                Some(4),
+                "a namespace's label always exempts"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_namespace_is_reviewed_in_one_form() {
+    for (form, other) in [("resources", "annotation"), ("annotation", "resources")] {
+        let [default, labelled] = webhooks(&[&format!("--set=webhook.requestAs={form}")]);
+        let own = format!("/mutate/{other}");
+        for (webhook, operator, path) in [
+            (default, "NotIn", "/mutate"),
+            (labelled, "In", own.as_str()),
+        ] {
+            assert_eq!(webhook["clientConfig"]["service"]["path"], path);
+            let label = &webhook["namespaceSelector"]["matchExpressions"][3];
+            let key = "aliquot.dev/request-as";
+            let expected = json!({"key": key, "operator": operator, "values": [other]});
+            assert_eq!(*label, expected);
+        }
+    }
+}
+
+#[test]
+fn match_conditions_name_resources_and_classes() {
+    let names = "--set=resourceName=a/gpu,resourceMem=a/mem,extraResources={a/shared}";
+    let classes = "--set=webhook.nvidiaRuntimeClasses={own}";
+    for webhook in webhooks(&[names, classes]) {
+        let expression = webhook["matchConditions"][0]["expression"].as_str();
+        for part in [
+            r#"["a/gpu","a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores","nvidia.com/priority","a/shared"].exists(r, r in c.resources.limits)"#,
+            r#"object.spec.runtimeClassName in ["own"]"#,
+        ] {
+            assert!(expression.unwrap().contains(part), "{expression:?}");
+        }
+    }
 }
 
 #[test]

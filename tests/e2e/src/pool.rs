@@ -3,13 +3,12 @@
 //! A pool is a namespace and the nodes with its name as the label `pool`; its pods select them, so
 //! that scenarios do not meet. The inventories are those that a node agent could publish.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, VERSION};
-use aliquot_core::{Mib, Percent, allocation};
+use aliquot_core::Mib;
+use aliquot_core::inventory::{Gpu, INVENTORY, Inventory};
 use anyhow::Result;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -184,39 +183,18 @@ impl Stack {
 
 /// What an agent would publish for this many A100.
 fn inventory(node: &str, shape: Shape) -> Inventory {
-    let gpu = |index| Gpu {
-        uuid: format!("GPU-{node}-{index}").into(),
-        index,
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(GPU_MEMORY),
-        scaled: Mib(GPU_MEMORY),
-        cores: Percent::WHOLE,
-        replicas: shape.replicas,
-        mode: Mode::Vgpu,
-        resource: "nvidia.com/gpu".to_owned(),
-        numa: Some(0),
-        health: Health::Ok,
-        links: BTreeMap::new(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+    let gpu = |index| {
+        let uuid = format!("GPU-{node}-{index}").into();
+        let model = "NVIDIA A100-SXM4-80GB".to_owned();
+        Gpu {
+            replicas: shape.replicas,
+            numa: Some(0),
+            ..Gpu::vgpu(uuid, index, model, Mib(GPU_MEMORY))
+        }
     };
     Inventory {
-        v: VERSION,
-        reads: vec![allocation::VERSION],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::TopologyScope::default(),
-        gpus: (0..shape.gpus).map(gpu).collect(),
-        orphaned: Vec::new(),
-        foreign: Vec::new(),
-        refused: Vec::new(),
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unmanaged: BTreeMap::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
+        ..Inventory::new((0..shape.gpus).map(gpu).collect())
     }
 }

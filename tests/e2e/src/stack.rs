@@ -20,7 +20,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 pub use crate::agent::NodeOptions;
@@ -33,6 +33,10 @@ pub const NAMESPACE: &str = "aliquot-system";
 /// The real node's name.
 pub const NODE: &str = "node-1";
 const STOPPING: Duration = Duration::from_mins(1);
+/// What the chart renders by default, without its labels (`make reference`).
+const WEBHOOK_CONFIGURATION: &str = include_str!("../webhook-configuration.json");
+/// The end of the list of resources in its match conditions.
+const LAST_RESOURCE: &str = r#""nvidia.com/priority"]"#;
 
 /// The parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -236,10 +240,22 @@ impl Stack {
     /// What the chart creates for a webhook with these flags, and `helm upgrade` updates: its
     /// configuration and its Secret.
     pub async fn create_webhook_objects(&self, more: &[&str]) -> Result<()> {
-        let url = self.webhook_url();
-        let flags = ["aliquot-webhook", "--url", &url];
-        let flags = flags.iter().chain(more);
-        let scope = Args::try_parse_from(flags)?.reconciler()?.scope;
+        let program = ["aliquot-webhook"];
+        let flags = program.iter().chain(more);
+        let mut resources = Args::try_parse_from(flags)?.settings()?.extra;
+        resources.insert(0, "nvidia.com/priority".to_owned());
+        let resources = json!(resources).to_string();
+        let mut configuration: Value = serde_json::from_str(WEBHOOK_CONFIGURATION)?;
+        let webhooks = configuration["webhooks"].as_array_mut();
+        for webhook in webhooks.context("webhooks")? {
+            let path = webhook["clientConfig"]["service"]["path"].as_str();
+            let address = self.cluster.part_address(3);
+            let url = format!("https://{address}{}", path.context("a path")?);
+            webhook["clientConfig"] = json!({"url": url});
+            let condition = &mut webhook["matchConditions"][0]["expression"];
+            let usual = condition.as_str().context("a condition")?;
+            *condition = json!(usual.replace(LAST_RESOURCE, &resources[1..]));
+        }
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": SECRET, "namespace": NAMESPACE},
@@ -253,7 +269,7 @@ impl Stack {
             .context("apply the webhook's Secret")?;
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(client);
         configurations
-            .patch(NAME, &params, &Patch::Apply(scope.configuration()))
+            .patch(NAME, &params, &Patch::Apply(configuration))
             .await
             .context("apply the webhook's configuration")?;
         Ok(())

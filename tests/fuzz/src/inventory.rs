@@ -26,7 +26,7 @@ pub fn check(input: &[u8]) {
     let published = node::published(&object);
     assert_eq!(published.inventory.as_deref(), decoded.as_ref());
 
-    let state = NodeState::of(&published, &[], published.allocatable);
+    let state = NodeState::new(&published, &[], published.allocatable);
     let devices = decoded.as_ref().map_or(0, |inventory| inventory.gpus.len());
     assert_eq!(state.devices.len(), devices);
     assert_eq!(state.closed.is_none(), decoded.is_some());
@@ -39,6 +39,6 @@ pub fn check(input: &[u8]) {
         .and_then(|inventory| inventory.gpus.first());
     let resource = first.map_or("nvidia.com/gpu", |gpu| gpu.resource.as_str());
     shapes::fill(&mut ledger, &name, resource);
-    let statement = serde_json::to_string(&LedgerReport::of(&ledger));
+    let statement = serde_json::to_string(&LedgerReport::new(&ledger));
     assert!(statement.is_ok(), "the ledger can be shown");
 }

@@ -113,7 +113,7 @@ pub fn check(input: &[u8]) {
             demand: &demand,
             gang: None,
         };
-        ledger_cache.best(pod, &[node], 1).is_ok()
+        ledger_cache.lock().best(pod, &[node], 1).is_ok()
     };
     let priority = disruption::priority(&preemptor);
     for (node, victims) in &asked {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use aliquot_core::cluster::Cluster;
+use aliquot_core::fit;
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::node::within_capacity;
 use aliquot_core::score::Policies;
@@ -92,7 +93,8 @@ fn demands(resource: &str) -> Vec<Demand> {
 pub(crate) fn fill(ledger: &mut Ledger, node: &NodeName, resource: &str) {
     let policies = Policies::default();
     for (number, demand) in demands(resource).iter().cycle().take(PODS).enumerate() {
-        let fits = ledger.fit(node.as_str(), demand, &policies).is_ok();
+        let state = ledger.cluster().node(node.as_str());
+        let fits = state.is_some_and(|state| fit::fit(state, demand, &policies).is_ok());
         let before = ledger.cluster().clone();
         let uid = format!("fuzz-{number}").as_str().into();
         match ledger.reserve(&uid, &"fuzz".into(), node, demand, &policies) {

@@ -5,11 +5,11 @@
 //! highest rank, and a reservation in the ledger. A thousandth of a GPU is requested as a tenth of a
 //! percent of its memory and of its compute.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
-use aliquot_core::inventory::{self, Gpu, Health, Inventory, Mode};
+use aliquot_core::inventory::{Gpu, Inventory};
 use aliquot_core::node::NodePublication;
 use aliquot_core::policy::MAX_KEYS;
 use aliquot_core::rules::Model;
@@ -304,42 +304,17 @@ fn demand(trace: &Trace, pod: &Pod) -> Demand {
 }
 
 fn published(trace: &Trace, node: &Node) -> NodePublication {
-    let gpu = |index: u32| Gpu {
-        uuid: format!("GPU-{index}").into(),
-        index,
-        model: trace.names(node.model).collect(),
-        memory: Mib(40_000),
-        scaled: Mib(40_000),
-        cores: Percent::WHOLE,
-        replicas: 100,
-        mode: Mode::Vgpu,
-        resource: RESOURCE.to_owned(),
-        numa: None,
-        health: Health::Ok,
-        links: [].into(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+    let gpu = |index: u32| {
+        let uuid = format!("GPU-{index}").into();
+        let model = trace.names(node.model).collect();
+        Gpu {
+            replicas: 100,
+            resource: RESOURCE.to_owned(),
+            ..Gpu::vgpu(uuid, index, model, Mib(40_000))
+        }
     };
     let count = u32::try_from(node.gpus.len()).unwrap_or(0);
-    let inventory = Inventory {
-        v: inventory::VERSION,
-        reads: vec![1],
-        driver: String::new(),
-        topology_policy: String::new(),
-        topology_scope: aliquot_core::inventory::TopologyScope::default(),
-        gpus: (0..count).map(gpu).collect(),
-        orphaned: Vec::new(),
-        foreign: Vec::new(),
-        refused: Vec::new(),
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unmanaged: BTreeMap::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
-    };
+    let inventory = Inventory::new((0..count).map(gpu).collect());
     NodePublication {
         inventory: Some(Arc::new(inventory)),
         allocatable: HostResources {

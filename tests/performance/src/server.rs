@@ -114,7 +114,8 @@ async fn timed(
         times.push(took.as_secs_f64() * 1000.0);
         times.len()
     };
-    cache.expire(tokio::time::Instant::now() + Duration::from_secs(5));
+    let later = tokio::time::Instant::now() + Duration::from_secs(5);
+    cache.lock().expire(later);
     let nodes = cache.read(|ledger| ledger.cluster().slots());
     let name = cluster::name(count * 7919 % nodes).into();
     if let Ok(demand) = cluster::demand(5_000) {

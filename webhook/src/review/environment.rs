@@ -23,13 +23,11 @@ use crate::settings::{Settings, VisibleDevices};
 use crate::verdict::{Findings, PodEditor, Refusal};
 
 /// Where NVIDIA's runtime looks for GPUs that mounts name.
-const MOUNT_FOLDER: &str = "/var/run/nvidia-container-devices";
-/// Its last part, by which the match conditions recognize such a mount.
-pub const MOUNT_FOLDER_NAME: &str = "nvidia-container-devices";
+pub(super) const MOUNT_FOLDER: &str = "/var/run/nvidia-container-devices";
 /// Prefixes of the keys of annotations that name CDI devices.
-pub const CDI_KEYS: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io"];
+pub(super) const CDI_KEYS: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io"];
 /// Vendors in the values whose devices may be GPUs: NVIDIA, and our own shares.
-pub const CDI_VENDORS: [&str; 2] = ["nvidia.com", "aliquot.dev"];
+pub(super) const CDI_VENDORS: [&str; 2] = ["nvidia.com", "aliquot.dev"];
 
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -192,8 +190,8 @@ struct Variable<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// The container's own ones.
-    fn of(container: &Container<'a>) -> Vec<Self> {
+    /// Those of the container's own list.
+    fn opening(container: &Container<'a>) -> Vec<Self> {
         let raw: &'a Value = container.raw;
         let all = items(&raw["env"]).iter().enumerate();
         let own = all.filter(|(_, env)| env["name"] == VISIBLE_DEVICES);
@@ -233,7 +231,7 @@ fn override_variables<'a>(
     if context.is_exempt(container) {
         return Vec::new();
     }
-    let opening = Variable::of(container);
+    let opening = Variable::opening(container);
     if context.policy == VisibleDevices::Deny && !opening.is_empty() {
         let denied = opening.iter().map(Variable::denied);
         findings.refusals.extend(denied);

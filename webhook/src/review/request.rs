@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use crate::verdict::{Findings, Refusal};
 
 /// Annotations that a scheduler alone writes: ours, or HAMi's.
-pub const RESERVED: [&str; 10] = {
+pub(super) const RESERVED: [&str; 10] = {
     let [a, b, c, d, e, f, g] = hami::WRITTEN;
     let plan = "aliquot.dev/preemption";
     [ALLOCATION, plan, RESIZE_STATUS, a, b, c, d, e, f, g]

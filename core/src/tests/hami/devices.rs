@@ -25,7 +25,7 @@ fn refuses_device_for_the_first_rule_it_breaks() {
         cordoned: vec!["GPU-0".into()],
         ..publication(devices(2, |_, _| {}))
     };
-    let cordoned = NodeState::of(&out, &[], HostResources::default());
+    let cordoned = NodeState::new(&out, &[], HostResources::default());
     check("4.6.2", &cordoned, &small, "c0:1");
     let two = requests(request(2, 100, 0), &[]);
     let why = "1 CardCordoned, 1 AllocatedCardsInsufficientRequest";

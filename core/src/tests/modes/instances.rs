@@ -130,7 +130,7 @@ fn refuses_init_container_more_memory_than_its_instance_has() {
 #[test]
 fn ignores_pending_instance_outside_the_geometry() {
     let published = published(vec![dynamic_gpu(0, &a100(), vec![])]);
-    let node = crate::node::NodeState::of(&published, &[], crate::HostResources::default());
+    let node = crate::node::NodeState::new(&published, &[], crate::HostResources::default());
     let used = DeviceUse::of(Mib(1), Percent(1));
     for (profile, start) in [(99, 0), (0, 77)] {
         let instance = crate::mig::Instance::busy(profile, start);
@@ -143,7 +143,8 @@ fn ignores_pending_instance_outside_the_geometry() {
 fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
     let mut ledger = ledger(vec![dynamic_gpu(0, &a100(), vec![])]);
     let fits = |ledger: &Ledger| {
-        let found = ledger.fit("n", &instances(&["1g.5gb"]), &Policies::default());
+        let node = ledger.cluster().node("n").unwrap();
+        let found = crate::fit::fit(node, &instances(&["1g.5gb"]), &Policies::default());
         found.map_err(|refusal| refusal.to_string()).err()
     };
     assert_eq!(fits(&ledger), None);
@@ -162,7 +163,7 @@ fn explained(gpus: Vec<Gpu>, before: &[Demand], pod: &Demand) -> (String, String
         reserve(&mut ledger, &format!("p{number}"), "n", demand).unwrap();
     }
     let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
-    let (answer, _) = NodeAnswer::of(&"n".into(), node, pod, &policies, true, None);
+    let (answer, _) = NodeAnswer::evaluate(&"n".into(), node, pod, &policies, true, None);
     let device = &answer.gpus[0];
     (device.answer.clone(), device.detail.clone())
 }

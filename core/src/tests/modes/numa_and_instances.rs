@@ -149,7 +149,7 @@ fn top_counts_orphaned_instances() {
         memory: Mib(10_240),
         cores: Percent(28),
     });
-    let node = crate::NodeState::of(&publication(made), &[], crate::HostResources::default());
+    let node = crate::NodeState::new(&publication(made), &[], crate::HostResources::default());
     let top = NodeTop::of(&"n".into(), &node, Percent(0)).expect("an inventory");
     let expected = top::DeviceAmount {
         replicas: 1,

@@ -110,7 +110,8 @@ fn mig_15_reserved_placement_stays_free_on_dynamic_mig_gpu() {
     assert!(before.contains("\"start\":4"), "{before}");
     let reserved = with_reserved_placements(0, &[("3g.20gb", 4)]);
     ledger.publish(&"n".into(), Some(published(vec![reserved])));
-    let beside = ledger.fit("n", &one("4g.20gb"), &Policies::default());
+    let node = ledger.cluster().node("n").unwrap();
+    let beside = crate::fit::fit(node, &one("4g.20gb"), &Policies::default());
     assert!(beside.is_ok(), "{beside:?}");
 }
 
@@ -176,10 +177,10 @@ fn mig_15_separates_verdicts_by_namespace() {
 fn mig_15_explains_for_whom_a_device_is_reserved() {
     let explained = |device: Gpu| {
         let (published, host) = (published(vec![device]), crate::HostResources::default());
-        let node = crate::NodeState::of(&published, &[], host);
+        let node = crate::NodeState::new(&published, &[], host);
         let policies = Policies::default();
         let demand = one("7g.40gb");
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::evaluate(&"n".into(), &node, &demand, &policies, true, None);
         let device = &answer.gpus[0];
         format!("{}: {}", device.answer, device.detail)
     };

@@ -1,8 +1,12 @@
 //! What a pod sets for NVIDIA's libraries, and what the review makes of it.
 
+use aliquot_core::mig;
+use aliquot_core::request_annotation::REQUEST;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::review::environment::{CDI_KEYS, CDI_VENDORS, MOUNT_FOLDER};
+use crate::review::request::RESERVED;
 use crate::settings::VisibleDevices;
 
 const UUID: &str = "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
@@ -229,4 +233,20 @@ fn overrides_visible_devices_of_ephemeral_containers() {
     foreign["spec"]["schedulerName"] = json!("x");
     check(&foreign, "default", &none, &none);
     check(&foreign, "default", &all, &void);
+}
+
+/// Otherwise the API server would not send the pod for review.
+#[test]
+fn match_condition_names_what_a_review_looks_for() {
+    let template = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../charts/aliquot/templates/webhook-configuration.yaml"
+    );
+    let template = std::fs::read_to_string(template).unwrap();
+    let folder = MOUNT_FOLDER.rsplit('/').next().unwrap();
+    let others = [REQUEST, mig::RESOURCES, VISIBLE, folder];
+    let names = [&RESERVED[..], &CDI_KEYS, &CDI_VENDORS, &others].concat();
+    for name in names {
+        assert!(template.contains(&format!("{name:?}")), "{name}");
+    }
 }

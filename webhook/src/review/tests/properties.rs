@@ -10,6 +10,7 @@ use aliquot_core::{Demand, Mib, Percent};
 use aliquot_k8s::pod as k8s;
 
 use super::*;
+use crate::review::request::RESERVED;
 use crate::settings::RequestForm;
 
 fn quantity() -> impl Strategy<Value = String> + Clone {
