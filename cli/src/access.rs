@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 
 use aliquot_k8s::pod;
 use clap::Args;
-use http::{HeaderName, HeaderValue, Uri};
+use http::header::{AUTHORIZATION, InvalidHeaderValue};
+use http::{HeaderName, HeaderValue, Request, Response, Uri};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, PostParams};
+use kube::client::{Body, ConfigExt as _};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
+use tower::{BoxError, Layer as _, ServiceExt as _};
 
 use crate::components::name;
 use crate::metrics;
@@ -144,7 +147,7 @@ pub enum AccessError {
     },
     /// No token for the scheduler's or an agent's port.
     #[error(
-        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account"
+        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
     )]
     Token {
         /// The account's namespace.
@@ -219,8 +222,21 @@ impl Access {
         Ok(viewer)
     }
 
-    /// To a port of each of these pods, through the API server's proxy. Only ports with TLS get a
-    /// token.
+    /// A client whose requests carry the user's own token. `None` without a token, with `--as`, whose user it is not
+    /// of, and for pods in a namespace that neither the user nor the documentation names: anybody may have made it.
+    async fn tenant(&self, namespace: &str) -> Result<Option<Client>, AccessError> {
+        if self.impersonate.is_some() || namespace != self.usual_namespace() {
+            return Ok(None);
+        }
+        let mut config = self.config().await?;
+        let Some(header) = own_token(&config).await? else {
+            return Ok(None);
+        };
+        config.headers.push(header);
+        make(config, self.request_timeout).map(Some)
+    }
+
+    /// To a port of each of these pods, through the API server's proxy.
     pub(crate) async fn routes(
         &self,
         client: &Client,
@@ -233,16 +249,8 @@ impl Access {
         } else {
             None
         };
-        let routes = pods.iter().map(|pod| {
-            let viewer = viewer.as_ref().filter(|_| serves_tls(pod, port));
-            let scheme = if viewer.is_some() { "https:" } else { "" };
-            let name = name(pod);
-            PodRoute {
-                client: viewer.unwrap_or(client).clone(),
-                path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
-            }
-        });
-        Ok(routes.collect())
+        let route = |pod: &&Pod| PodRoute::through(client, viewer.as_ref(), pod, port);
+        Ok(pods.iter().map(route).collect())
     }
 
     /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
@@ -342,8 +350,18 @@ impl Access {
             namespace: namespace.clone(),
         });
         let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
-        let routes = self.routes(&client, &namespace, &pods, self.scheduler_port);
-        for (pod, route) in pods.iter().zip(routes.await?) {
+        let port = self.scheduler_port;
+        let routes = match self.routes(&client, &namespace, &pods, port).await {
+            // The scheduler lets whoever may get a pod read why it waits.
+            Err(refused @ AccessError::Token { .. }) if path.starts_with("/explain/") => {
+                let tenant = Box::pin(self.tenant(&namespace)).await?;
+                let tenant = tenant.ok_or(refused)?;
+                let route = |pod: &&Pod| PodRoute::through(&client, Some(&tenant), pod, port);
+                pods.iter().map(route).collect()
+            }
+            routes => routes?,
+        };
+        for (pod, route) in pods.iter().zip(routes) {
             let at = format!("pod {namespace}/{}", name(pod));
             let got = get(&route.client, &at, &format!("{}{path}", route.path)).await;
             let leads = |text: &str| {
@@ -413,6 +431,17 @@ pub(crate) struct PodRoute {
 }
 
 impl PodRoute {
+    /// To a port of a pod, through the API server's proxy. Only a port with TLS is asked by the client with a token.
+    fn through(client: &Client, with_token: Option<&Client>, pod: &Pod, port: u16) -> Self {
+        let with_token = with_token.filter(|_| serves_tls(pod, port));
+        let scheme = if with_token.is_some() { "https:" } else { "" };
+        let (namespace, name) = (pod::namespace(pod), name(pod));
+        Self {
+            client: with_token.unwrap_or(client).clone(),
+            path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
+        }
+    }
+
     /// To an address that the user gives.
     pub(crate) fn at(url: &Uri) -> Result<Self, AccessError> {
         Ok(Self {
@@ -440,12 +469,28 @@ fn serves_tls(object: &Pod, port: u16) -> bool {
     probes.any(|(number, tls)| number == i32::from(port) && tls)
 }
 
-fn token_header(
-    token: &str,
-) -> Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue> {
+fn token_header(token: &str) -> Result<(HeaderName, HeaderValue), InvalidHeaderValue> {
     let mut value = HeaderValue::from_str(token)?;
     value.set_sensitive(true);
     Ok((TOKEN_HEADER, value))
+}
+
+/// The token of this configuration's user, as the header that passes the proxy. It may come from a file or a login
+/// program, so it is taken from a request that kube prepares.
+async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>, AccessError> {
+    let Some(layer) = config.auth_layer().map_err(AccessError::Client)? else {
+        return Ok(None);
+    };
+    let echo = tower::service_fn(|request: Request<Body>| async move {
+        let mut answer = Response::new(());
+        *answer.headers_mut() = request.into_parts().0.headers;
+        Ok::<_, BoxError>(answer)
+    });
+    let answer = layer.layer(echo).oneshot(Request::new(Body::empty())).await;
+    let answer = answer.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
+    let bearer = answer.headers().get(AUTHORIZATION);
+    let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    Ok(bearer.and_then(|token| token_header(token).ok()))
 }
 
 /// A client for an address that the user gives; over https with the token in `ALIQUOT_TOKEN`. The
@@ -509,7 +554,7 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         at: at.to_owned(),
         why,
     };
-    let request = http::Request::get(path).body(Vec::new());
+    let request = Request::get(path).body(Vec::new());
     let request = request.map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
@@ -577,6 +622,18 @@ mod tests {
             let found = parse_timeout(text).ok();
             assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn reads_token_of_user_from_file_and_none_of_a_password() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, "secret").expect("written");
+        let mut config = Config::new(Uri::from_static("https://127.0.0.1"));
+        assert_eq!(own_token(&config).await.expect("read"), None);
+        config.auth_info.token_file = Some(file.path().display().to_string());
+        let (name, value) = own_token(&config).await.expect("read").expect("a token");
+        assert_eq!((name, &value), (TOKEN_HEADER, &"secret".parse().unwrap()));
+        assert!(value.is_sensitive());
     }
 
     #[test]
