@@ -49,7 +49,7 @@ impl Names {
             "context" => Some(Self::Contexts),
             "cluster" => Some(Self::Clusters),
             "user" => Some(Self::Users),
-            "namespace" | "scheduler_namespace" | "agent_namespace" => Some(Self::Namespaces),
+            "namespace" | "scheduler_namespace" => Some(Self::Namespaces),
             "node" => Some(Self::Nodes),
             "pod" => Some(Self::Pods),
             _ => None,

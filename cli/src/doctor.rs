@@ -25,7 +25,6 @@ use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::{Access, AccessError};
-use crate::agents::Agents;
 use crate::components::{containers, flag, is_ours};
 use crate::output::Output;
 use crate::snapshot;
@@ -78,9 +77,6 @@ pub struct Common {
     /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
-    /// How to reach the agents
-    #[command(flatten)]
-    pub agents: Agents,
 }
 
 /// The flags of `doctor node`.
@@ -140,7 +136,6 @@ impl Common {
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
         let reader = ClusterReader {
             access: &self.access,
-            agents: &self.agents,
             namespace: &namespace,
             node,
         };

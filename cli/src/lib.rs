@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
-pub mod agents;
+mod agents;
 pub mod complete;
 pub mod components;
 pub mod config;
@@ -13,7 +13,6 @@ pub mod doctor;
 pub mod explain;
 pub mod input;
 mod metrics;
-pub mod mps_usage;
 pub mod output;
 pub mod preflight;
 pub mod program;

@@ -24,11 +24,11 @@ use crate::usage::Usage;
 
 const ALL: PodColumns = PodColumns {
     namespace: true,
-    uuid: true,
+    wide: true,
 };
 const ONE_NAMESPACE: PodColumns = PodColumns {
     namespace: false,
-    uuid: false,
+    wide: false,
 };
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -132,9 +132,9 @@ fn usage() -> Usage {
         "gpus": [{"gpu": "GPU-n1", "memory": 40960, "sm": 31, "temperature": 41, "power": 250}],
         "shares": [{"gpu": "GPU-n1", "device": "GPU-n1", "namespace": "d", "pod": "holder",
             "container": "main", "limit": 50000, "memory": 40000, "sm": 30, "throttled": 50,
-            "peak": {"memory": 40000, "sm": 30}}],
+            "processes": 2, "peak": {"memory": 40000, "sm": 30}}],
     });
-    Usage::of(Answers {
+    Usage::read(Answers {
         texts: vec![("n1".into(), answer.to_string())],
         missing: [("n2".into(), "connection refused".to_owned())].into(),
     })
@@ -164,9 +164,11 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
     assert_eq!(
         [wide(), wide()],
         [
-            Some("PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"),
             Some(
-                "1     d/holder  41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
+                "PODS  OWNERS    PROCESSES  C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"
+            ),
+            Some(
+                "1     d/holder  2          41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
             ),
         ]
     );
@@ -174,15 +176,27 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
     let mut pods = pods_with_allocations(&pods, &[]);
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
-        tables::pods(&pods, &devices, SortBy::Name, ALL),
-        "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      UUID\n\
-         d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  GPU-n1\n"
-    );
-    // As kubectl does for the pods of one namespace.
-    assert_eq!(
         tables::pods(&pods, &devices, SortBy::Name, ONE_NAMESPACE),
         "POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER\n\
          holder  n1    0    1       50000  40000  30     30    50 %       Job/train\n"
+    );
+}
+
+/// The clients of an MPS daemon are the processes of its shares.
+#[test]
+fn mps_14_shows_clients_and_memory_by_device_and_pod() {
+    let (objects, pods) = (cluster(), [holder()]);
+    let top = top_of(&objects, &pods);
+    let gpus = tables::gpus(&top, &usage(), SortBy::Name, true);
+    let shown = gpus.contains("OWNERS    PROCESSES") && gpus.contains("d/holder  2 ");
+    assert!(shown, "{gpus}");
+    let devices = Devices::of(&top.nodes);
+    let mut pods = pods_with_allocations(&pods, &[]);
+    add_usage(&mut pods, &usage(), &devices);
+    assert_eq!(
+        tables::pods(&pods, &devices, SortBy::Name, ALL),
+        "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      PROCESSES  UUID\n\
+         d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  2          GPU-n1\n"
     );
 }
 
@@ -226,8 +240,8 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
     );
     assert_eq!(
         table,
-        "NAMESPACE  POD     NODE  GPU          SHARES  MIB    USED  CORES  SM %  THROTTLED  OWNER      UUID\n\
-         d          holder  n1    3 1g.10gb@4  1       50000  -     30     -     -          Job/train  MIG-b\n"
+        "NAMESPACE  POD     NODE  GPU          SHARES  MIB    USED  CORES  SM %  THROTTLED  OWNER      PROCESSES  UUID\n\
+         d          holder  n1    3 1g.10gb@4  1       50000  -     30     -     -          Job/train  -          MIG-b\n"
     );
 }
 

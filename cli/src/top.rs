@@ -20,12 +20,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Access, AccessError, all, list};
-use crate::agents::{Agents, Monitors};
+use crate::agents::{AGENT, MONITOR, parse_address};
 use crate::components::name;
-use crate::mps_usage::{self, ContainerUsage, MpsUsage};
 use crate::output::Output;
 use crate::snapshot::{ledger, settings, unreadable, without_control};
-use crate::table::aligned;
 use crate::usage::Usage;
 
 /// The flags of `top`.
@@ -34,7 +32,7 @@ pub struct Top {
     /// What to list
     #[arg(value_enum, default_value = "nodes")]
     pub of: Of,
-    /// Output format; wide adds how devices are shared, why they are closed, and resources
+    /// Output format; wide adds how devices are shared, why they are closed, processes and resources
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
     /// Namespace of the pods; defaults to that of the context
@@ -52,12 +50,16 @@ pub struct Top {
     /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
-    /// How to reach the agents
-    #[command(flatten)]
-    pub agents: Agents,
-    /// How to reach the monitors
-    #[command(flatten)]
-    pub monitors: Monitors,
+    /// Ask the monitor of a node at this address instead of through the API server; repeatable, or
+    /// separated by commas in the variable `ALIQUOT_MONITORS`
+    #[arg(
+        long = "monitor",
+        value_name = "NODE=URL",
+        value_parser = parse_address,
+        value_delimiter = ',',
+        env = "ALIQUOT_MONITORS"
+    )]
+    pub monitors: Vec<(NodeName, http::Uri)>,
 }
 
 /// By what the rows of a table are sorted.
@@ -113,14 +115,9 @@ impl Top {
         let usage = self.usage(&with_gpus).await;
         let mut value = serde_json::to_value(&answer)?;
         value["usage"] = json!(usage);
-        let mut found = Vec::new();
-        if self.of == Of::Gpus {
-            found = self.mps(&mps_usage::nodes_of(&answer.nodes), note).await;
-            value["mps"] = json!(found);
-        }
         let tables = |wide| {
             let rows = match self.of {
-                Of::Gpus => tables::gpus(&answer, &usage, self.sort_by, wide) + &mps_by_gpu(&found),
+                Of::Gpus => tables::gpus(&answer, &usage, self.sort_by, wide),
                 Of::Nodes | Of::Pods => tables::nodes(&answer.nodes, &usage, self.sort_by, wide),
             };
             rows + &usage.notes()
@@ -141,7 +138,7 @@ impl Top {
             Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
         };
         let (_, mut parts) = self.access.schedulers(&client).await?;
-        parts.extend(self.agents.pods(&self.access, &client).await?.1);
+        parts.extend(AGENT.pods(&self.access, &client).await?.1);
         let mut pods = pods_with_allocations(&pods, &parts);
         if pods.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
             // As kubectl does, instead of a table without rows.
@@ -156,17 +153,12 @@ impl Top {
         let on = pods.iter().map(|pod| pod.node.clone()).collect();
         let usage = self.usage(&on).await;
         add_usage(&mut pods, &usage, &devices);
-        let by_mps = mps_usage::nodes_of(&answer.nodes);
-        let found = self.mps(&(&on & &by_mps), note).await;
-        add_to_pods(&mut pods, &found);
         let tables = |wide| {
             let columns = tables::PodColumns {
                 namespace: namespace.is_none(),
-                uuid: wide,
+                wide,
             };
-            let rows = tables::pods(&pods, &devices, self.sort_by, columns);
-            let clients = mps_by_pod(&pods, columns.namespace);
-            format!("{rows}{clients}{}", usage.notes())
+            tables::pods(&pods, &devices, self.sort_by, columns) + &usage.notes()
         };
         Ok(self.output.text(&pods, tables)?)
     }
@@ -192,18 +184,8 @@ impl Top {
         if self.no_usage || nodes.is_empty() {
             return Usage::default();
         }
-        let monitors = self.monitors.of(&self.agents);
-        let answers = monitors.ask(&self.access, nodes, "the monitor", "/usage");
-        Usage::of(answers.await)
-    }
-
-    /// What the MPS clients on these nodes use.
-    async fn mps(&self, nodes: &BTreeSet<NodeName>, note: &impl Fn(&str)) -> Vec<ContainerUsage> {
-        let found = mps_usage::measure(&self.agents, &self.access, nodes).await;
-        for missing in &found.missing {
-            note(&format!("MPS usage is unknown for node {missing}"));
-        }
-        found.all
+        let answers = MONITOR.ask(&self.access, &self.monitors, nodes, "/usage");
+        Usage::read(answers.await)
     }
 }
 
@@ -249,9 +231,6 @@ pub struct PodTop {
     /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uncontrolled: Vec<String>,
-    /// Its MPS clients by device, where they were measured.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub mps: BTreeMap<GpuUuid, MpsUsage>,
 }
 
 /// The pods with an allocation, by namespace and name. The flags of Aliquot's `parts` say how to read them.
@@ -274,7 +253,6 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
             owner: owner(object),
             usage: BTreeMap::new(),
             uncontrolled: uncontrolled.map(str::to_owned).collect(),
-            mps: BTreeMap::new(),
         })
     };
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();
@@ -355,59 +333,5 @@ pub fn add_usage(pods: &mut [PodTop], usage: &Usage, devices: &Devices) {
             Some((gpu.clone(), used))
         });
         pod.usage = used.collect();
-    }
-}
-
-/// Adds to each pod what its clients use.
-pub fn add_to_pods(pods: &mut [PodTop], all: &[ContainerUsage]) {
-    for pod in pods {
-        let name = (&pod.namespace, &pod.name);
-        let own = all.iter().filter(|one| (&one.namespace, &one.pod) == name);
-        for one in own {
-            let sum = pod.mps.entry(one.gpu.clone()).or_default();
-            *sum = sum.plus(one.usage);
-        }
-    }
-}
-
-/// A line for each device with clients; empty where there are none.
-pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
-    let rows = mps_usage::by_gpu(all)
-        .into_iter()
-        .map(|((node, gpu), usage)| {
-            let place = vec![node.to_string(), gpu.to_string()];
-            [place, mps_cells(usage).to_vec()].concat()
-        });
-    mps_table("NODE|UUID", &rows.collect::<Vec<_>>())
-}
-
-/// A line for each pod with clients and each of its devices, with its namespace or without.
-pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
-    let skipped = usize::from(!namespace);
-    let rows = pods.iter().flat_map(|pod| {
-        pod.mps.iter().map(move |(gpu, usage)| {
-            let place = [pod.namespace.clone(), pod.name.clone(), gpu.to_string()];
-            [&place[skipped..], &mps_cells(*usage)].concat()
-        })
-    });
-    let head = if namespace {
-        "NAMESPACE|POD|GPU"
-    } else {
-        "POD|GPU"
-    };
-    mps_table(head, &rows.collect::<Vec<_>>())
-}
-
-fn mps_cells(usage: MpsUsage) -> [String; 2] {
-    [usage.clients.to_string(), (usage.bytes >> 20).to_string()]
-}
-
-fn mps_table(place: &str, rows: &[Vec<String>]) -> String {
-    match rows {
-        [] => String::new(),
-        some => format!(
-            "\n{}",
-            aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)
-        ),
     }
 }

@@ -23,7 +23,7 @@ pub struct Usage {
 
 impl Usage {
     /// Reads what monitors answered.
-    pub(crate) fn of(answers: Answers) -> Self {
+    pub(crate) fn read(answers: Answers) -> Self {
         let mut usage = Self {
             nodes: Vec::new(),
             missing: answers.missing,
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn reports_an_answer_that_cannot_be_read() {
-        let usage = Usage::of(Answers {
+        let usage = Usage::read(Answers {
             texts: vec![("n1".into(), "no sample yet".to_owned())],
             missing: BTreeMap::new(),
         });

@@ -16,7 +16,7 @@ use super::admission::TRIAL;
 use super::facts::{ClusterFacts, DryRun, Fact, Mutator, fact};
 use super::mutators::{KINDS, mutator};
 use crate::access::{Access, all};
-use crate::agents::Agents;
+use crate::agents::AGENT;
 use crate::components::{is_ready, running_pods};
 use crate::snapshot;
 
@@ -85,8 +85,6 @@ pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
 pub struct ClusterReader<'a> {
     /// The cluster.
     pub access: &'a Access,
-    /// The agents.
-    pub agents: &'a Agents,
     /// Namespace of the dry-run pod.
     pub namespace: &'a str,
     /// If set, only this node is read.
@@ -181,10 +179,7 @@ impl ClusterReader<'_> {
             .filter_map(pod::node)
             .filter(|node| self.node.is_none_or(|one| one == node.as_str()))
             .collect();
-        let agents = self.agents;
-        let answers = agents
-            .ask(self.access, &nodes, "the agent", "/readyz")
-            .await;
-        answers.missing
+        let answers = AGENT.ask(self.access, &[], &nodes, "/readyz");
+        answers.await.missing
     }
 }
