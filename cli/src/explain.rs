@@ -24,7 +24,7 @@ pub struct Explain {
     /// Name of the pod, with or without pod/ before it
     #[arg(value_name = "POD", value_parser = parse_pod, required_unless_present = "filename")]
     pub pod: Option<String>,
-    /// Where the pod of this manifest would go now, and if nowhere, which changes would help; - reads standard input
+    /// Where the pod of this manifest would go now; - reads standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "pod")]
     pub filename: Option<PathBuf>,
     /// Namespace of the pod; defaults to that of the manifest, then of the context
