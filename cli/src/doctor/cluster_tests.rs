@@ -276,7 +276,7 @@ fn names_who_changes_a_pod_after_the_webhook() {
         let mut known = healthy();
         known.dry_run = Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()));
         known.mutators = Ok(vec![Mutator {
-            name: "clusterpolicies mesh".to_owned(),
+            name: "mutatingadmissionpolicies mesh".to_owned(),
             pods: true,
             nodes: false,
         }]);
@@ -287,7 +287,7 @@ fn names_who_changes_a_pod_after_the_webhook() {
             found.grade == grade && found.found.contains(part),
             "{found:?}"
         );
-        let is_named = found.todo.ends_with(" from clusterpolicies mesh");
+        let is_named = found.todo.ends_with(" from mutatingadmissionpolicies mesh");
         assert_eq!(is_named, grade != Grade::Ok, "{found:?}");
     };
     let other = |spec: &mut Value| spec["schedulerName"] = json!("default-scheduler");

@@ -12,16 +12,11 @@ use super::facts::{ClusterFacts, Fact, Mutator};
 use super::finding::{About, Finding};
 use crate::components::name;
 
-/// The kinds of objects that say what is changed, as `group/version/plural`.
-pub(super) const KINDS: [&str; 8] = [
+/// The kinds of objects that say what is changed, as `group/version/plural`. Kyverno and Gatekeeper have webhooks.
+pub(super) const KINDS: [&str; 3] = [
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
     "admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies",
-    "kyverno.io/v1/clusterpolicies",
-    "kyverno.io/v1/policies",
-    "mutations.gatekeeper.sh/v1/assign",
-    "mutations.gatekeeper.sh/v1/assignmetadata",
-    "mutations.gatekeeper.sh/v1/modifyset",
 ];
 
 /// What an object of one of [`KINDS`] changes; `None` for one of ours, and for one that changes neither
@@ -29,67 +24,33 @@ pub(super) const KINDS: [&str; 8] = [
 pub(super) fn mutator(kind: &str, object: &DynamicObject) -> Option<Mutator> {
     let name = object.metadata.name.as_deref()?;
     let (_, plural) = kind.rsplit_once('/')?;
-    let named = named(&object.data);
-    let changes = |resource: &str| named.iter().any(|name| means(name, resource));
+    let webhooks = object.data["webhooks"].as_array().into_iter().flatten();
+    let of_policy = &object.data["spec"]["matchConstraints"]["resourceRules"];
+    let rules: Vec<&Value> = webhooks
+        .map(|webhook| &webhook["rules"])
+        .chain([of_policy])
+        .filter_map(Value::as_array)
+        .flatten()
+        .collect();
+    let changes = |resource: &str| {
+        let mut of_core = rules.iter().filter(|rule| has(&rule["apiGroups"], ""));
+        of_core.any(|rule| has(&rule["resources"], resource))
+    };
     let found = Mutator {
-        name: match &object.metadata.namespace {
-            Some(namespace) => format!("{plural} {namespace}/{name}"),
-            None => format!("{plural} {name}"),
-        },
-        pods: changes("pod"),
-        nodes: changes("node"),
+        name: format!("{plural} {name}"),
+        pods: changes("pods"),
+        nodes: changes("nodes"),
     };
     (!name.starts_with("aliquot-") && (found.pods || found.nodes)).then_some(found)
 }
 
-/// The resources and kinds that an object applies to, as it writes them.
-fn named(object: &Value) -> Vec<&str> {
-    let (spec, constraints) = (&object["spec"], &object["spec"]["matchConstraints"]);
-    let mut rules = vec![&object["webhooks"], &constraints["resourceRules"]];
-    let of_kyverno = spec["rules"].as_array().into_iter().flatten();
-    let changing = of_kyverno.filter(|rule| rule["mutate"].is_object());
-    rules.extend(changing.map(|rule| &rule["match"]));
-    let of_gatekeeper = [&spec["applyTo"], &spec["match"]].into_iter();
-    rules.extend(of_gatekeeper.filter(|one| !one.is_null()).take(1));
-    let mut found = Vec::new();
-    for rule in rules {
-        collect(rule, false, &mut found);
-    }
-    // Gatekeeper's apply to everything without kinds.
-    if found.is_empty() && spec["location"].is_string() {
-        found.push("*");
-    }
-    found
-}
-
-/// Collects the texts in `resources` and `kinds`, but for rules about other groups than the core.
-fn collect<'v>(value: &'v Value, is_name: bool, found: &mut Vec<&'v str>) {
-    match value {
-        Value::String(name) if is_name => found.push(name),
-        Value::Array(items) => {
-            for item in items {
-                collect(item, is_name, found);
-            }
-        }
-        Value::Object(fields) => {
-            let groups = fields.get("apiGroups").and_then(Value::as_array);
-            let is_core = |groups: &Vec<Value>| groups.iter().any(|one| one == "" || one == "*");
-            if groups.is_none_or(is_core) {
-                for (key, value) in fields {
-                    collect(value, key == "resources" || key == "kinds", found);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Whether something like `pods/*`, `v1/Pod` or `*` means this resource.
-fn means(written: &str, resource: &str) -> bool {
-    let parts = written.split(['/', '.']);
-    let mut parts = parts.filter(|part| *part != "*").peekable();
-    let is_it = |part: &str| part.to_ascii_lowercase().trim_end_matches('s') == resource;
-    parts.peek().is_none() || parts.any(is_it)
+/// Whether a rule's list has this group or resource, or one of its subresources, or a wildcard.
+fn has(list: &Value, name: &str) -> bool {
+    let texts = list.as_array().into_iter().flatten();
+    texts.filter_map(Value::as_str).any(|text| {
+        let (text, _) = text.split_once('/').unwrap_or((text, ""));
+        text == "*" || text == name
+    })
 }
 
 /// Those that change what is asked for, in words.
@@ -177,25 +138,20 @@ mod tests {
 
     #[test]
     fn reads_what_webhooks_and_policies_change() {
-        let webhook = |group: &str, resource: &str| json!({"webhooks": [{"rules": [{"apiGroups": [group], "resources": [resource]}]}]});
-        let kyverno = |kind: &str, action: &str| {
-            let matched = json!({"any": [{"resources": {"kinds": [kind]}}]});
-            json!({"spec": {"rules": [{"match": matched, action: {}}]}})
+        let rule = |group: &str, resource: &str| {
+            json!({"apiGroups": [group], "resources": [resource]})
         };
-        let policy = json!({"spec": {"matchConstraints": {
-            "resourceRules": [{"apiGroups": [""], "resources": ["pods"]}]}}});
-        let assign = json!({"spec": {"location": "l", "applyTo": [{"kinds": ["Pod"]}],
-            "match": {"kinds": [{"apiGroups": ["*"], "kinds": ["*"]}]}}});
+        let webhook = |group: &str, resource: &str| {
+            let rules = [rule("apps", "pods"), rule(group, resource)];
+            json!({"webhooks": [{"rules": rules}]})
+        };
+        let policy = json!({"spec": {"matchConstraints": {"resourceRules": [rule("", "pods")]}}});
         for (object, expected) in [
             (webhook("", "pods"), [true, false]),
             (webhook("", "nodes/*"), [false, true]),
             (webhook("*", "*/*"), [true, true]),
             (webhook("apps", "*"), [false, false]),
             (policy, [true, false]),
-            (kyverno("v1/Node", "mutate"), [false, true]),
-            (kyverno("Pod", "validate"), [false, false]),
-            (assign, [true, false]),
-            (json!({"spec": {"location": "l"}}), [true, true]),
         ] {
             let mut named = object.clone();
             named["metadata"] = json!({"name": "theirs"});
@@ -227,7 +183,7 @@ mod tests {
         };
         check(&known, &[(Grade::Ok, "")]);
         let stamp = Mutator {
-            name: "clusterpolicies stamp".to_owned(),
+            name: "mutatingadmissionpolicies stamp".to_owned(),
             pods: false,
             nodes: true,
         };
@@ -240,7 +196,7 @@ mod tests {
             "status": {"conditions": [condition]}});
         let pods = known.pods.as_mut().unwrap();
         pods.push(serde_json::from_value(pod).unwrap());
-        let of_agent = "device-plugin from clusterpolicies stamp";
+        let of_agent = "device-plugin from mutatingadmissionpolicies stamp";
         let of_scheduler = "scheduler from webhook validate.kyverno.svc-fail";
         let bad = Grade::Problem;
         check(&known, &[(bad, of_agent), (bad, of_scheduler)]);
