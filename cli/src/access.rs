@@ -87,7 +87,6 @@ pub struct Access {
     /// Port of the scheduler's pods
     #[arg(long, default_value_t = 9395)]
     pub scheduler_port: u16,
-    /// The clients that were made.
     #[arg(skip)]
     pub clients: Arc<Clients>,
 }
@@ -110,71 +109,40 @@ impl fmt::Debug for Clients {
 /// Why the cluster could not be read.
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// The kubeconfig.
     #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
     Kubeconfig(#[from] KubeconfigError),
-    /// What a flag names in it.
     #[error("the kubeconfig has no {what} {given:?}; expected for --{what}: {known}")]
     Name {
-        /// The flag.
         what: &'static str,
-        /// The name that was asked for.
         given: String,
-        /// Those that it has.
         known: String,
     },
     /// No kubeconfig, and no account of the pod either.
     #[error("there is no kubeconfig, and the pod's service account cannot be used: {0}")]
     InPod(#[from] InClusterError),
-    /// The client.
     #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
-    /// A list.
     #[error("cannot list {what}: {source}")]
     List {
-        /// The kind of objects.
         what: &'static str,
-        /// The API server's error.
         source: kube::Error,
     },
-    /// No scheduler runs there.
     #[error(
         "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --scheduler"
     )]
-    NoScheduler {
-        /// The namespace that was searched.
-        namespace: String,
-    },
+    NoScheduler { namespace: String },
     /// No token for the scheduler's or an agent's port.
     #[error(
         "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
     )]
-    Token {
-        /// The account's namespace.
-        namespace: String,
-        /// The error.
-        why: String,
-    },
+    Token { namespace: String, why: String },
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// It answered that it is not ready.
     #[error("{at} is not ready: {why}")]
-    Unready {
-        /// Its name or address.
-        at: String,
-        /// Its reasons.
-        why: String,
-    },
-    /// It could not be reached.
+    Unready { at: String, why: String },
     #[error("cannot reach {at}: {why}")]
-    Unreachable {
-        /// Its name or address.
-        at: String,
-        /// The error.
-        why: String,
-    },
-    /// Its answer cannot be parsed.
+    Unreachable { at: String, why: String },
     #[error(
         "cannot parse the scheduler's answer: {0}; check that it is of the same release as this program"
     )]
@@ -182,7 +150,6 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// The client for the API server.
     pub async fn client(&self) -> Result<Client, AccessError> {
         let made = async { make(self.config().await?, self.request_timeout) };
         self.clients.user.get_or_try_init(|| made).await.cloned()
@@ -262,7 +229,6 @@ impl Access {
         Ok(config)
     }
 
-    /// The kubeconfig.
     pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
         match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -414,7 +380,6 @@ impl Access {
         Ok((namespace.to_owned(), found.items))
     }
 
-    /// All nodes and all pods.
     pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
         let client = self.client().await?;
         Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
@@ -424,9 +389,7 @@ impl Access {
 /// A client, and the path under which it reaches a pod.
 #[derive(Clone)]
 pub(crate) struct PodRoute {
-    /// The client.
     pub(crate) client: Client,
-    /// The path.
     pub(crate) path: String,
 }
 

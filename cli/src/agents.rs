@@ -39,10 +39,8 @@ pub(crate) static MONITOR: NodePart = NodePart {
     who: "the monitor",
 };
 
-/// What nodes answered.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// By node.
     pub(crate) texts: Vec<(NodeName, String)>,
     /// Why a node did not answer.
     pub(crate) missing: BTreeMap<NodeName, String>,

@@ -28,17 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Names that only the kubeconfig or the cluster knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// Of the kubeconfig's contexts.
     Contexts,
-    /// Of its clusters.
     Clusters,
-    /// Of its users.
     Users,
-    /// Of namespaces.
     Namespaces,
-    /// Of nodes.
     Nodes,
-    /// Of the pods of a namespace.
     Pods,
 }
 

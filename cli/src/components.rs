@@ -52,12 +52,10 @@ pub fn unready(pod: &Pod) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The pod's name.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The node's name.
 pub fn node_name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
@@ -72,7 +70,6 @@ pub fn offered(node: &Node) -> impl Iterator<Item = String> {
         .map(|(name, amount)| format!("{} {name}", amount.0))
 }
 
-/// The pod's containers.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| &spec.containers)
 }

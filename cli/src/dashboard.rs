@@ -48,7 +48,6 @@ pub struct Dashboard {
     /// Only print the address
     #[arg(long)]
     pub no_browser: bool,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }

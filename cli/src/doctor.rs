@@ -50,7 +50,6 @@ pub struct Doctor {
     /// Most seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
-    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
@@ -74,7 +73,6 @@ pub struct Common {
     /// Output format; wide also lists the checks that passed
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
@@ -90,7 +88,6 @@ pub struct OneNode {
     /// Image of the probe pods, with kubectl-aliquot in it; defaults to the image of the node's agent
     #[arg(long)]
     pub probe_image: Option<String>,
-    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
@@ -144,7 +141,6 @@ impl Common {
 }
 
 impl OneNode {
-    /// The report of the node.
     pub async fn run(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(Some(&self.node)).await?;
         let mut found = node::checks(&facts, Some(&self.node));

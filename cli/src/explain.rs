@@ -36,13 +36,11 @@ pub struct Explain {
     /// Output format; wide shows all nodes
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
 
 impl Explain {
-    /// What the command prints.
     pub async fn run(&self) -> Result<String> {
         if let Some(path) = &self.filename {
             return self.what_if(path).await;

@@ -2,6 +2,7 @@
 //! scheduler decides is computed by `aliquot-core`, never here.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod access;
 mod agents;

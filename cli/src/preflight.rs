@@ -69,18 +69,14 @@ pub struct Preflight {
     /// Resource names and defaults that Aliquot will have
     #[command(flatten)]
     pub request: RequestFlags,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Why there is no report.
 #[derive(Debug, Error)]
 pub enum PreflightError {
-    /// The flags.
     #[error(transparent)]
     Flags(#[from] FlagError),
-    /// The cluster.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
@@ -101,14 +97,11 @@ impl Preflight {
     }
 }
 
-/// What was read of the cluster.
 #[derive(Clone, Debug)]
 pub struct PreFacts {
     /// The namespace of the installation, which the webhook does not review.
     pub namespace: String,
-    /// The API server's version.
     pub version: Fact<String>,
-    /// All nodes.
     pub nodes: Fact<Vec<Node>>,
     /// All workloads, and pods that have not ended.
     pub workloads: Fact<Vec<Workload>>,

@@ -51,15 +51,12 @@ struct SchedulerFlags {
     gpu_policy: GpuPolicy,
 }
 
-/// The scheduler's flags cannot be read.
 #[derive(Debug, Error)]
 pub enum SchedulerFlagsError {
-    /// One of them.
     #[error(
         "the flags of the scheduler's pod cannot be read; check that it is of the same release as this program: {0}"
     )]
     Parse(#[from] clap::Error),
-    /// A resource's name.
     #[error("a flag of the scheduler's pod is invalid: {0}")]
     Name(#[from] FlagError),
 }

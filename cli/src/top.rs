@@ -47,7 +47,6 @@ pub struct Top {
     /// Show only what is allocated; ask no monitor
     #[arg(long)]
     pub no_usage: bool,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
     /// Ask the monitor of a node at this address instead of through the API server; repeatable, or
@@ -208,14 +207,10 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     }
 }
 
-/// A pod with an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodTop {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its node.
     pub node: NodeName,
     /// Its allocation by device; `null` when the annotation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
@@ -278,7 +273,6 @@ fn owner(object: &Pod) -> Option<String> {
     })
 }
 
-/// The devices of all nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     indexes: BTreeMap<GpuUuid, u32>,
@@ -287,7 +281,6 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those of these nodes.
     pub fn of(nodes: &[NodeTop]) -> Self {
         let mut devices = Self::default();
         for gpu in nodes.iter().flat_map(|node| &node.gpus) {

@@ -21,7 +21,6 @@ pub(super) const TRIAL: &str = "trial";
 /// The metric of the chart's policies and bindings, by object.
 const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";
 
-/// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let mut found = match &facts.pods {
         Ok(pods) if is_off(pods) => vec![off(facts, about)],
@@ -138,7 +137,6 @@ fn is_answered(facts: &ClusterFacts) -> bool {
     matches!(&facts.dry_run, Ok(DryRun::Admitted(pod)) if named(pod) == scheduler(facts))
 }
 
-/// The pod's schedulerName.
 fn named(pod: &Pod) -> &str {
     let spec = pod.spec.as_ref();
     let name = spec.and_then(|spec| spec.scheduler_name.as_deref());

@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
-/// Turns an error into its message.
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
 }
@@ -30,28 +29,22 @@ pub enum DryRun {
 pub struct Mutator {
     /// The plural of its kind, and its name.
     pub name: String,
-    /// Whether it changes pods.
     pub pods: bool,
-    /// Whether it changes nodes.
     pub nodes: bool,
 }
 
-/// Everything that was read.
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
     /// Namespace of Aliquot's components.
     pub namespace: String,
     /// Namespace of the dry-run pod and of the probe pods.
     pub trial_namespace: String,
-    /// The API server's version.
     pub version: Fact<String>,
     /// All nodes, or the one that is checked.
     pub nodes: Fact<Vec<Node>>,
-    /// All pods.
     pub pods: Fact<Vec<Pod>>,
     /// The webhook's configuration, if there is one.
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
-    /// The result of the dry run.
     pub dry_run: Fact<DryRun>,
     /// What else changes pods or nodes as they are written.
     pub mutators: Fact<Vec<Mutator>>,

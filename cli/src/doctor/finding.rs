@@ -14,11 +14,9 @@ pub enum Grade {
     Problem,
     /// Something is degraded, or will become a problem.
     Warning,
-    /// The check could not be made.
     NotChecked,
     /// Nothing is wrong, but the reader should know it.
     Note,
-    /// Nothing to report.
     Ok,
 }
 
@@ -37,9 +35,7 @@ impl Grade {
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Severity.
     pub grade: Grade,
-    /// Name of the check.
     pub check: &'static str,
     /// What was checked: `cluster`, a node or a workload.
     pub about: String,
@@ -55,7 +51,6 @@ pub struct Finding {
 pub struct About(pub String);
 
 impl About {
-    /// The cluster as a whole.
     pub fn cluster() -> Self {
         Self("cluster".to_owned())
     }
@@ -70,27 +65,22 @@ impl About {
         }
     }
 
-    /// Nothing to report.
     pub fn ok(&self, check: &'static str, found: impl Into<String>) -> Finding {
         self.with(Grade::Ok, check, found.into(), "")
     }
 
-    /// The check could not be made.
     pub fn unknown(&self, check: &'static str, why: impl Into<String>) -> Finding {
         self.with(Grade::NotChecked, check, why.into(), "")
     }
 
-    /// The reader should know it.
     pub fn note(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
         self.with(Grade::Note, check, found.into(), todo)
     }
 
-    /// Something is degraded.
     pub fn warning(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
         self.with(Grade::Warning, check, found.into(), todo)
     }
 
-    /// Something is wrong.
     pub fn problem(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
         self.with(Grade::Problem, check, found.into(), todo)
     }
@@ -99,18 +89,14 @@ impl About {
 /// All findings, the worst first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Problems.
     pub problems: usize,
-    /// Warnings.
     pub warnings: usize,
-    /// Checks that could not be made.
     pub not_checked: usize,
     /// One for each check and object.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Sorts and counts.
     pub fn of(mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| finding.grade);
         let count = |grade| findings.iter().filter(|one| one.grade == grade).count();

@@ -24,7 +24,6 @@ pub(crate) const WEBHOOK: &str = "aliquot-webhook";
 /// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
 const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
 
-/// The objects' names.
 fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
     list.items.iter().map(ResourceExt::name_any).collect()
 }
@@ -81,9 +80,7 @@ pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// Reads the facts of one cluster.
 pub struct ClusterReader<'a> {
-    /// The cluster.
     pub access: &'a Access,
     /// Namespace of the dry-run pod.
     pub namespace: &'a str,

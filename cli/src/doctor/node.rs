@@ -266,7 +266,6 @@ fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|one| one.type_ == kind)
 }
 
-/// The conditions that the agent set.
 fn conditions(node: &Node, about: &About) -> Vec<Finding> {
     let finding = |(kind, check, todo): (&str, &'static str, &str)| {
         let bad = if kind == PROFILE { "False" } else { "True" };

@@ -16,7 +16,6 @@ use super::facts::{Fact, fact};
 use super::finding::{About, Finding};
 use crate::components::unready;
 
-/// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Requests a share.

@@ -15,7 +15,6 @@ const DIFFERENCES: &str = "aliquot_scheduler_self_check_differences_total";
 /// The container of kube-scheduler beside ours, and the check of its version.
 const KUBE_SCHEDULER: &str = "kube-scheduler";
 
-/// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let mut found = vec![replicas(facts, about)];
     found.extend(version(facts, about));

@@ -20,7 +20,6 @@ use super::{asks, nodes_table};
 use crate::components::node_name;
 use crate::snapshot;
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
     /// Each node, as in `explain`; offered are those that are not cordoned and have enough CPU and memory
@@ -31,19 +30,13 @@ pub struct WhatIf {
     pub ranks: Vec<(String, i64)>,
 }
 
-/// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum WhatIfError {
     /// Not YAML or JSON, or not the shape of a pod.
     #[error("the manifest cannot be parsed as a Pod: {0}")]
     Manifest(#[from] serde_saphyr::Error),
-    /// Another kind of object.
     #[error("kind is {kind:?}; expected: Pod (for a Deployment, its spec.template with kind: Pod)")]
-    Kind {
-        /// The manifest's kind.
-        kind: String,
-    },
-    /// Its resources or annotations.
+    Kind { kind: String },
     #[error("the pod's GPU request cannot be read: {0}")]
     Demand(#[from] DemandError),
     /// It requests nothing of Aliquot's.

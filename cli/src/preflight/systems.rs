@@ -15,7 +15,6 @@ pub enum CurrentSystem {
 /// The two systems that are compared.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Today's system.
     pub from: CurrentSystem,
     /// Resource names and defaults.
     pub pods: pod::Settings,

@@ -305,7 +305,6 @@ fn owners(gpu: &GpuTop, usage: &Usage) -> String {
 /// The columns that not every table of pods has.
 #[derive(Clone, Copy, Debug)]
 pub struct PodColumns {
-    /// The pod's namespace.
     pub namespace: bool,
     /// Its processes on the device, and the device's UUID.
     pub wide: bool,
