@@ -1,6 +1,6 @@
 //! `doctor`: what is wrong with a cluster or a node, and what to do about it.
 //!
-//! [`gather`] reads the [`facts`]. Each check is a function from facts to findings, in the file of what it
+//! [`gather`] reads the [`facts`]. Each check is a function from facts to a verdict, in the file of what it
 //! checks; [`finding`] prints the result. What could not be read is reported as not checked, never as ok.
 
 mod admission;
@@ -107,11 +107,11 @@ impl Doctor {
     async fn report(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(None).await?;
         if self.security {
-            return Ok(Report::of(security::checks(&facts)));
+            return Ok(Report::new(security::checks(&facts)));
         }
         let mut found = cluster_checks(&facts);
         found.extend(node::checks(&facts, None));
-        Ok(Report::of(found))
+        Ok(Report::new(found))
     }
 }
 
@@ -121,9 +121,11 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let mut found = scheduler::checks(facts, &about);
     found.extend(admission::checks(facts, &about));
     let pods = facts.pods.as_deref().unwrap_or_default();
-    found.extend(device_class::checks(&facts.device_classes, pods, &about));
-    found.extend(request_form::checks(facts, &about));
-    found.push(security::limits(facts, &about));
+    let device_classes = device_class::check(&facts.device_classes, pods);
+    found.push(about.finding("device-classes", device_classes));
+    let form = request_form::check(facts);
+    found.extend(form.map(|checked| about.finding("request-form", checked)));
+    found.push(about.finding("limits", security::limits(facts)));
     found
 }
 
@@ -160,7 +162,7 @@ impl OneNode {
         let (share, without_share) = self.run_probes(agent, scheduler, &facts).await;
         let about = About(self.node.clone());
         found.extend(probe::checks(&about, &share, &without_share, limited));
-        Ok(Report::of(found))
+        Ok(Report::new(found))
     }
 
     /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled;

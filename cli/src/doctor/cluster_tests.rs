@@ -205,28 +205,6 @@ fn compares_version_of_kube_scheduler_with_api_server() {
 }
 
 #[test]
-fn accepts_parts_without_pods_that_answer() {
-    let remove = |known: &mut ClusterFacts| known.pods = Ok(Vec::new());
-    check(remove, &[]);
-    let silent = |known: &mut ClusterFacts| {
-        remove(known);
-        known.metrics = Err("connection refused".to_owned());
-        known.dry_run = Ok(DryRun::NoAnswer("failed calling webhook".to_owned()));
-    };
-    check(
-        silent,
-        &[
-            ("scheduler", BAD),
-            ("leader", UNMADE),
-            ("ledger", UNMADE),
-            ("webhook-pods", BAD),
-            ("webhook-answers", BAD),
-            ("admission-policies", UNMADE),
-        ],
-    );
-}
-
-#[test]
 fn reports_missing_silent_or_bypassed_webhook() {
     check(|known| known.webhook = Ok(None), &[("webhook", BAD)]);
     check(

@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::facts::{ClusterFacts, Fact, Mutator};
-use super::finding::{About, Finding};
+use super::finding::{Checked, ok, problem};
 use crate::components::name;
 
 /// The kinds of objects that say what is changed, as `group/version/plural`. Kyverno and Gatekeeper have webhooks.
@@ -80,10 +80,9 @@ fn refused_by(text: &str) -> Option<String> {
 
 /// No write of Aliquot's accounts is refused, as far as the agents report it of their nodes, and
 /// kube-scheduler of pods.
-pub(super) fn refused(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
-    let check = "refused-writes";
+pub(super) fn refused(facts: &ClusterFacts) -> Vec<Checked> {
     let pods = match &facts.pods {
-        Err(why) => return vec![about.unknown(check, why)],
+        Err(why) => return vec![Err(why.clone())],
         Ok(pods) => pods,
     };
     let agents = facts.unready_agents.iter();
@@ -116,14 +115,13 @@ pub(super) fn refused(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         } else {
             by.clone()
         };
-        found.push(about.problem(
-            check,
+        found.push(problem(
             format!("{by} refuses what {account} writes, as to {object}: {text}"),
-            &format!("exempt {account} from {from}"),
+            format!("exempt {account} from {from}"),
         ));
     }
     if found.is_empty() {
-        found.push(about.ok(check, "no write of Aliquot's accounts is refused"));
+        found.push(ok("no write of Aliquot's accounts is refused"));
     }
     found
 }
@@ -172,7 +170,7 @@ mod tests {
         assert_eq!(refused_by("0/3 nodes are available"), None);
         let mut known = healthy();
         let check = |known: &ClusterFacts, expected: &[(Grade, &str)]| {
-            let found = refused(known, &About::cluster());
+            let found: Vec<_> = refused(known).into_iter().map(Result::unwrap).collect();
             let found = found.iter().map(|one| {
                 let of = one
                     .todo

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::ClusterFacts;
-use super::finding::{About, Finding};
+use super::finding::{About, Checked, Finding, ok, problem, warning};
 use super::request_form::minor;
 use crate::access::LEADS;
 use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
@@ -16,56 +16,41 @@ const DIFFERENCES: &str = "aliquot_scheduler_self_check_differences_total";
 const KUBE_SCHEDULER: &str = "kube-scheduler";
 
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
-    let mut found = vec![replicas(facts, about)];
-    found.extend(version(facts, about));
-    match &facts.metrics {
-        Err(why) => found.extend(["leader", "ledger"].map(|check| about.unknown(check, why))),
-        Ok(page) => found.extend([leader(page, about), ledger(page, about)]),
-    }
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let has_lease = |pod: &Pod| flag(pod, "--scheduler-lease").is_some();
+    // Beside an external kube-scheduler there is one: a second one would have a ledger of its own.
+    let elects = running_pods(pods, "scheduler").any(has_lease);
+    let single =
+        "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts";
+    let none = "no GPU pod is scheduled until one is ready: read the logs of its containers kube-scheduler and scheduler";
+    let replicas = replicas(facts, "scheduler", none, elects.then_some(single));
+    let mut found = about.each([("scheduler", replicas)]);
+    found.extend(version(facts).map(|checked| about.finding(KUBE_SCHEDULER, checked)));
+    found.extend(about.each([("leader", leader(facts)), ("ledger", ledger(facts))]));
     found
 }
 
-/// Two replicas are ready; or the scheduler runs without a pod.
-fn replicas(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "scheduler";
-    let pods = match &facts.pods {
-        Ok(pods) => pods,
-        Err(why) => return about.unknown(check, why),
-    };
-    let all: Vec<&Pod> = running_pods(pods, "scheduler").collect();
-    let ready = all.iter().filter(|pod| is_ready(pod)).count();
-    let count = format!("{ready} of {} scheduler pods are ready", all.len());
-    let elects = || {
-        all.iter()
-            .any(|pod| flag(pod, "--scheduler-lease").is_some())
-    };
-    match ready {
-        0 if all.is_empty() && facts.metrics.is_ok() => about.ok(
-            check,
-            "there is no scheduler pod, but the scheduler answers at the given address",
-        ),
-        0 => about.problem(
-            check,
-            count,
-            "no GPU pod is scheduled until one is ready: read the logs of its containers kube-scheduler and scheduler",
-        ),
-        some if some < all.len() => about.problem(check, count, UNREADY),
-        1 if elects() => about.warning(
-            check,
-            count,
-            "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts",
-        ),
-        1 => about.ok(
-            check,
-            "one extender for an external kube-scheduler, as required: a second one would have a ledger of its own",
-        ),
-        _ => about.ok(check, count),
+/// All replicas of a part are ready. What to do without one, and where there is only one.
+pub(super) fn replicas(
+    facts: &ClusterFacts,
+    part: &str,
+    none: &str,
+    single: Option<&str>,
+) -> Checked {
+    let pods: Vec<&Pod> = running_pods(facts.pods.as_deref()?, part).collect();
+    let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+    let found = format!("{ready} of {} {part} pods are ready", pods.len());
+    match (ready, single) {
+        (0, _) => problem(found, none),
+        (some, _) if some < pods.len() => problem(found, UNREADY),
+        (1, Some(todo)) => warning(found, todo),
+        _ => ok(found),
     }
 }
 
 /// The registry has kube-scheduler's image, and its version is the API server's. Of an external
 /// kube-scheduler nothing is known.
-fn version(facts: &ClusterFacts, about: &About) -> Option<Finding> {
+fn version(facts: &ClusterFacts) -> Option<Checked> {
     // The check of the replicas reports pods that cannot be read.
     let pods = facts.pods.as_deref().unwrap_or_default();
     let images: Vec<(&str, bool)> = running_pods(pods, "scheduler")
@@ -75,31 +60,28 @@ fn version(facts: &ClusterFacts, about: &About) -> Option<Finding> {
             Some((container.image.as_deref()?, lacks_image(pod)))
         })
         .collect();
-    let mut image = images.first()?.0;
+    let first = images.first()?.0;
     let server = match &facts.version {
         Ok(version) => version,
-        Err(why) => return Some(about.unknown(KUBE_SCHEDULER, why)),
+        Err(why) => return Some(Err(why.clone())),
     };
     if let Some((image, _)) = images.iter().find(|(_, lacks)| *lacks) {
-        return Some(about.problem(
-            KUBE_SCHEDULER,
+        return Some(problem(
             format!("the image {image} cannot be pulled; the API server's version is {server}"),
             "set scheduler.kubeScheduler.image.tag to a patch release of this minor version that the registry has",
         ));
     }
     let behind = |image: &str| Some(i64::from(minor(server)?) - i64::from(image_minor(image)?));
-    let todo = "run helm upgrade again, which takes the cluster's version, or set scheduler.kubeScheduler.image.tag";
-    for (other, _) in &images {
-        if behind(other).is_some_and(|minors| minors != 0) {
-            image = other;
-        }
-    }
+    let differs = |image: &&str| behind(image).is_some_and(|minors| minors != 0);
+    let image = images.iter().map(|(image, _)| *image).rfind(differs);
+    let image = image.unwrap_or(first);
     let found = format!("{image} beside an API server of version {server}");
+    let todo = "run helm upgrade again, which takes the cluster's version, or set scheduler.kubeScheduler.image.tag";
     Some(match behind(image) {
-        None | Some(0) => about.ok(KUBE_SCHEDULER, found),
+        None | Some(0) => ok(found),
         // What Kubernetes supports, as during an upgrade of the cluster.
-        Some(1) => about.warning(KUBE_SCHEDULER, found, todo),
-        Some(_) => about.problem(KUBE_SCHEDULER, found, todo),
+        Some(1) => warning(found, todo),
+        Some(_) => problem(found, todo),
     })
 }
 
@@ -122,29 +104,24 @@ fn lacks_image(pod: &Pod) -> bool {
 }
 
 /// One replica leads, by its own metric.
-fn leader(page: &str, about: &About) -> Finding {
-    let check = "leader";
-    if metrics::sum(page, LEADS).is_some_and(|leads| leads > 0.0) {
-        return about.ok(check, "a scheduler leads");
+fn leader(facts: &ClusterFacts) -> Checked {
+    if metrics::sum(facts.metrics.as_ref()?, LEADS).is_some_and(|leads| leads > 0.0) {
+        return ok("a scheduler leads");
     }
-    about.problem(
-        check,
+    problem(
         "no scheduler leads: no GPU pod is bound",
         "read the log of the container kube-scheduler: it reports why it cannot acquire the lease aliquot-scheduler, such as missing permissions, an unreachable API server, or another kube-scheduler with this lease",
     )
 }
 
 /// The ledger never differed from the pods: the scheduler recomputes it from them all the time.
-fn ledger(page: &str, about: &About) -> Finding {
-    let check = "ledger";
-    match metrics::sum(page, DIFFERENCES) {
-        None => about.unknown(
-            check,
-            format!("the scheduler has no metric {DIFFERENCES}; is it of this release?"),
-        ),
-        Some(0.0) => about.ok(check, "the ledger never differed from the pods"),
-        Some(count) => about.warning(
-            check,
+fn ledger(facts: &ClusterFacts) -> Checked {
+    match metrics::sum(facts.metrics.as_ref()?, DIFFERENCES) {
+        None => Err(format!(
+            "the scheduler has no metric {DIFFERENCES}; is it of this release?"
+        )),
+        Some(0.0) => ok("the ledger never differed from the pods"),
+        Some(count) => warning(
             format!(
                 "the ledger differed {} from the pods, and was corrected",
                 counted(count, "time", "times")

@@ -5,7 +5,7 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::escapes::writes;
-use crate::doctor::finding::{About, Finding};
+use crate::doctor::finding::{Checked, warning};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -18,8 +18,7 @@ const NVIDIA_CLASSES: [&str; 4] = [
 ];
 
 /// A pod that gets GPUs by its environment, or may get them by its image's.
-pub(super) fn gpus_by_environment(object: &Pod, about: &About) -> Option<Finding> {
-    let check = "gpus-by-environment";
+pub(super) fn gpus_by_environment(object: &Pod) -> Option<Checked> {
     let todo = "request nvidia.com/gpu instead; for NVIDIA's own components or an exporter, label the namespace aliquot.dev/webhook: ignore, or add it to webhook.escapeAllowNamespaces";
     let containers = || pod::containers(object).map(|(container, _)| container);
     let open = || containers().filter(|container| !reaches_every_gpu(object, container));
@@ -35,7 +34,7 @@ pub(super) fn gpus_by_environment(object: &Pod, about: &About) -> Option<Finding
         let what = format!(
             "{VISIBLE}={value} gives the container GPUs today; with Aliquot, a UUID is treated like the annotation aliquot.dev/use-gpu, and all is removed"
         );
-        return Some(about.warning(check, what, todo));
+        return Some(warning(what, todo));
     }
     let class = object.spec.as_ref()?.runtime_class_name.as_deref()?;
     let is_theirs = NVIDIA_CLASSES.contains(&class);
@@ -45,7 +44,7 @@ pub(super) fn gpus_by_environment(object: &Pod, about: &About) -> Option<Finding
     let what = format!(
         "requests no GPU, but the runtime class {class} gives all GPUs to an image that sets {VISIBLE}; with Aliquot it gives none"
     );
-    Some(about.warning(check, what, todo))
+    Some(warning(what, todo))
 }
 
 /// Whether the container reaches every GPU anyway.
@@ -94,7 +93,7 @@ mod tests {
         let mut pod = json!({"spec": spec});
         pod["spec"]["containers"] = json!([container]);
         let object: Pod = serde_json::from_value(pod).unwrap();
-        let found = gpus_by_environment(&object, &About("w".to_owned()));
+        let found = gpus_by_environment(&object);
         assert_eq!(found.is_some(), named, "{found:?}");
     }
 

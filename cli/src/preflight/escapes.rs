@@ -5,10 +5,10 @@ use aliquot_core::escape::{self, AGENT_PATHS, CAPABILITIES, ClosedPath};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use crate::doctor::finding::{About, Finding};
+use crate::doctor::finding::{Checked, problem};
 
-/// All of a pod's escapes, in one finding.
-pub(super) fn escapes(object: &Pod, about: &About) -> Option<Finding> {
+/// All of a pod's escapes together.
+pub(super) fn escapes(object: &Pod) -> Option<Checked> {
     let spec = object.spec.as_ref()?;
     let mut ways: Vec<String> = Vec::new();
     if spec.host_pid == Some(true) {
@@ -22,8 +22,7 @@ pub(super) fn escapes(object: &Pod, about: &About) -> Option<Finding> {
     let volumes = spec.volumes.as_deref().unwrap_or_default().iter();
     ways.extend(volumes.filter_map(|volume| host_path(&containers, volume)));
     (!ways.is_empty()).then(|| {
-        about.problem(
-            "refused",
+        problem(
             format!(
                 "the webhook refuses a pod with a share that can escape it: {}",
                 ways.join(", ")
