@@ -127,32 +127,22 @@ impl NodePart {
         routes
     }
 
-    /// Its pods, which are in the scheduler's namespace, and that namespace.
-    pub(crate) async fn pods(
-        &self,
-        access: &Access,
-        client: &kube::Client,
-    ) -> Result<(String, Vec<Pod>), AccessError> {
-        let (namespace, _) = access.schedulers(client).await?;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        let labelled = ListParams::default().labels(&self.labels());
-        let list = pods.list(&labelled).await;
-        let list = list.map_err(|source| AccessError::List {
-            what: "the pods of nodes",
-            source,
-        })?;
-        Ok((namespace, list.items))
-    }
-
-    /// To its pods on these nodes, through the API server's proxy.
+    /// To its pods on these nodes, in the scheduler's namespace, through the API server's proxy.
     async fn proxies(
         &self,
         access: &Access,
         nodes: &BTreeSet<NodeName>,
     ) -> Result<Vec<(NodeName, PodRoute)>, AccessError> {
         let client = access.client().await?;
-        let (namespace, pods) = self.pods(access, &client).await?;
-        let alive = pods.iter().filter(|object| !pod::is_finished(object));
+        let (namespace, _) = access.schedulers(&client).await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let labelled = ListParams::default().labels(&self.labels());
+        let list = pods.list(&labelled).await;
+        let pods = list.map_err(|source| AccessError::List {
+            what: "the pods of nodes",
+            source,
+        })?;
+        let alive = pods.items.iter().filter(|object| !pod::is_finished(object));
         let node_of = |object: &Pod| pod::node(object).filter(|node| nodes.contains(node));
         let (names, pods): (Vec<NodeName>, Vec<&Pod>) = alive
             .filter_map(|object| Some((node_of(object)?, object)))

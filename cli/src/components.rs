@@ -21,10 +21,6 @@ pub fn running_pods<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = 
         .filter(move |pod| is_ours(pod, part) && !pod::is_finished(pod))
 }
 
-/// What to do about a replica that is not ready.
-pub const UNREADY: &str =
-    "it may be starting; otherwise kubectl describe the pod, and read its logs";
-
 /// Whether the pod's condition Ready is True.
 pub fn is_ready(pod: &Pod) -> bool {
     let status = pod.status.as_ref();

@@ -10,6 +10,7 @@ use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
 use aliquot_core::{Burst, Cluster, Ledger, Mib, Percent};
 use aliquot_k8s::node::published;
+use aliquot_k8s::pod::Settings;
 use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
@@ -93,29 +94,6 @@ fn top_names_gpus_without_memory_of_processes() {
     assert!(nodes(&top_of(&cluster(), &[])).ends_with("-\n"));
 }
 
-#[test]
-fn top_shows_containers_without_control() {
-    let mut free = holder();
-    let spec = free.spec.as_mut().unwrap();
-    spec.containers[0].env = from(json!([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]));
-    let agent = |namespaces: &str| -> Pod {
-        from(json!({
-            "metadata": {"name": "agent", "namespace": "s", "labels": {
-                "app.kubernetes.io/part-of": "aliquot",
-                "app.kubernetes.io/component": "device-plugin",
-            }},
-            "spec": {"containers": [{"name": "device-plugin",
-                "args": [format!("--may-disable-control={namespaces}")]}]},
-        }))
-    };
-    let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
-    for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
-        let pods = pods_with_allocations(&[free.clone()], &[agent(namespaces)]);
-        let text = tables::pods(&pods, &Devices::default(), SortBy::Name, ALL);
-        assert_eq!(text.ends_with(line), shown, "{namespaces:?}");
-    }
-}
-
 fn nodes(top: &TopAnswer) -> String {
     tables::nodes(&top.nodes, &Usage::default(), SortBy::Name, false)
 }
@@ -173,7 +151,7 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
         ]
     );
     let devices = Devices::of(&top.nodes);
-    let mut pods = pods_with_allocations(&pods, &[]);
+    let mut pods = pods_with_allocations(&pods, &Settings::default());
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
         tables::pods(&pods, &devices, SortBy::Name, ONE_NAMESPACE),
@@ -191,7 +169,7 @@ fn mps_14_shows_clients_and_memory_by_device_and_pod() {
     let shown = gpus.contains("OWNERS    PROCESSES") && gpus.contains("d/holder  2 ");
     assert!(shown, "{gpus}");
     let devices = Devices::of(&top.nodes);
-    let mut pods = pods_with_allocations(&pods, &[]);
+    let mut pods = pods_with_allocations(&pods, &Settings::default());
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
         tables::pods(&pods, &devices, SortBy::Name, ALL),
@@ -207,7 +185,7 @@ fn top_shows_limit_above_what_a_pod_requested() {
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
     *allocation = allocation.replace(r#""cores":30"#, r#""cores":30,"burst":{"memory":70000}"#);
     let table = tables::pods(
-        &pods_with_allocations(&[pod], &[]),
+        &pods_with_allocations(&[pod], &Settings::default()),
         &Devices::of(&top_of(&cluster(), &[]).nodes),
         SortBy::Name,
         ONE_NAMESPACE,
@@ -233,7 +211,7 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
     *allocation = allocation.replace("GPU-n1", "GPU-a/1g.10gb@4");
     let table = tables::pods(
-        &pods_with_allocations(&[pod], &[]),
+        &pods_with_allocations(&[pod], &Settings::default()),
         &Devices::of(&[from(node)]),
         SortBy::Name,
         ALL,
@@ -281,7 +259,7 @@ fn top_names_controller_of_pods() {
         let mut pod = holder();
         pod.metadata.owner_references = from(json!([owner]));
         pod.metadata.labels = from(labels);
-        let found = pods_with_allocations(&[pod], &[]).remove(0).owner;
+        let found = pods_with_allocations(&[pod], &Settings::default()).remove(0).owner;
         assert_eq!(found.unwrap_or_default(), expected);
     };
     let owner = |kind: &str, name: &str, controls: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": controls});
@@ -314,7 +292,7 @@ fn waiting() -> PodAnswer {
     );
     let asking: PodView = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
-    let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
+    let demand = aliquot_k8s::pod::demand(&asking, &Settings::default()).unwrap();
     let cluster: &Cluster = ledger.cluster();
     let mut tail = NodeTotals::default();
     let mut nodes = Vec::new();

@@ -20,10 +20,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Access, AccessError, all, list};
-use crate::agents::{AGENT, MONITOR, parse_address};
-use crate::components::name;
+use crate::agents::{MONITOR, parse_address};
 use crate::output::Output;
-use crate::snapshot::{ledger, settings, unreadable, without_control};
+use crate::snapshot::{ledger, settings, unreadable};
 use crate::usage::Usage;
 
 /// The flags of `top`.
@@ -136,9 +135,8 @@ impl Top {
             None => all(&client, "pods").await?,
             Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
         };
-        let (_, mut parts) = self.access.schedulers(&client).await?;
-        parts.extend(AGENT.pods(&self.access, &client).await?.1);
-        let mut pods = pods_with_allocations(&pods, &parts);
+        let (_, schedulers) = self.access.schedulers(&client).await?;
+        let mut pods = pods_with_allocations(&pods, &settings(&schedulers));
         if pods.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
             // As kubectl does, instead of a table without rows.
             note(&match &namespace {
@@ -223,22 +221,14 @@ pub struct PodTop {
     /// What it uses of each device, where it was measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub usage: BTreeMap<GpuUuid, Used>,
-    /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub uncontrolled: Vec<String>,
 }
 
-/// The pods with an allocation, by namespace and name. The flags of Aliquot's `parts` say how to read them.
-pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
+/// The pods with an allocation, by namespace and name.
+pub fn pods_with_allocations(pods: &[Pod], settings: &pod::Settings) -> Vec<PodTop> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
-    let settings = settings(parts);
-    let without_control = without_control(pods, parts);
     let line = |object: &Pod| {
-        let prefix = format!("{}/{} ", pod::namespace(object), name(object));
-        let uncontrolled = without_control.iter();
-        let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
         let view = PodView::from(object);
-        let (node, allocated) = pod::allocated(&view, &settings)?;
+        let (node, allocated) = pod::allocated(&view, settings)?;
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
@@ -247,7 +237,6 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
             limits: pod::memory_limits(&view),
             owner: owner(object),
             usage: BTreeMap::new(),
-            uncontrolled: uncontrolled.map(str::to_owned).collect(),
         })
     };
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
-use super::mutators;
+use super::refused_writes::{self, MUTATORS};
 use super::scheduler::replicas;
 use crate::components::{containers, flag, running_pods};
 use crate::metrics::{self, Sample};
@@ -37,7 +37,7 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         ])
     };
     found.push(about.finding("admission-policies", policies(facts)));
-    let refused = mutators::refused(facts).into_iter();
+    let refused = refused_writes::checks(facts).into_iter();
     found.extend(refused.map(|checked| about.finding("refused-writes", checked)));
     found.push(about.finding("quotas", quotas(facts)));
     found
@@ -173,8 +173,7 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts) -> Checked {
     let changes = changes.join("; ");
     let what = format!("something changes a GPU pod after the webhook: {changes}");
     let todo = format!(
-        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {}",
-        mutators::listed(&facts.mutators, |one| one.pods)
+        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {MUTATORS}"
     );
     if scheduler == expected {
         warning(what, todo)

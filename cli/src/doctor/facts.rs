@@ -24,15 +24,6 @@ pub enum DryRun {
     NoAnswer(String),
 }
 
-/// A webhook or a policy that changes pods or nodes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mutator {
-    /// The plural of its kind, and its name.
-    pub name: String,
-    pub pods: bool,
-    pub nodes: bool,
-}
-
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
     /// Namespace of Aliquot's components.
@@ -46,8 +37,6 @@ pub struct ClusterFacts {
     /// The webhook's configuration, if there is one.
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
     pub dry_run: Fact<DryRun>,
-    /// What else changes pods or nodes as they are written.
-    pub mutators: Fact<Vec<Mutator>>,
     /// The `ResourceQuotas` of all namespaces.
     pub quotas: Fact<Vec<ResourceQuota>>,
     /// The extended resources of `DeviceClasses`, by the classes' names.

@@ -13,8 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::admission::TRIAL;
-use super::facts::{ClusterFacts, DryRun, Fact, Mutator, fact};
-use super::mutators::{KINDS, mutator};
+use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use crate::access::{Access, all};
 use crate::agents::AGENT;
 use crate::components::{is_ready, running_pods};
@@ -37,35 +36,25 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
     classes.into_iter().filter_map(named).collect()
 }
 
-/// All objects of a kind, `group/version/plural`; none where the cluster does not have it.
-async fn objects(client: &Client, kind: &str) -> Fact<Vec<DynamicObject>> {
-    let parts: Vec<&str> = kind.split('/').collect();
-    let [group, version, plural] = parts[..] else {
-        return Ok(Vec::new());
-    };
-    let kind = GroupVersionKind::gvk(group, version, plural);
-    let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
+pub(crate) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
+    let classes = all_of_kind(client, &kind, "deviceclasses").await;
+    classes.map(extended_resources)
+}
+
+/// All objects of a kind; none where the cluster does not have it.
+pub(crate) async fn all_of_kind(
+    client: &Client,
+    kind: &GroupVersionKind,
+    plural: &str,
+) -> Fact<Vec<DynamicObject>> {
+    let kind = ApiResource::from_gvk_with_plural(kind, plural);
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     match objects.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         list => fact(list).map(|list| list.items),
     }
-}
-
-/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
-pub(crate) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
-    let classes = objects(client, "resource.k8s.io/v1/deviceclasses").await;
-    classes.map(extended_resources)
-}
-
-/// What else changes pods or nodes as they are written.
-async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
-    let mut found = BTreeSet::new();
-    for kind in KINDS {
-        let objects = objects(client, kind).await?;
-        found.extend(objects.iter().filter_map(|one| mutator(kind, one)));
-    }
-    Ok(found.into_iter().collect())
 }
 
 /// The namespaces whose label exempts their pods from admission.
@@ -108,7 +97,6 @@ impl ClusterReader<'_> {
             version: fact(version.map(|info| info.git_version)),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
             dry_run: self.dry_run(client, &pods).await,
-            mutators: mutators(client).await,
             quotas: fact(all(client, "quotas").await),
             device_classes: device_classes(client).await,
             exempt: exempt_namespaces(client).await,

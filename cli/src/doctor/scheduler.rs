@@ -6,7 +6,7 @@ use super::facts::ClusterFacts;
 use super::finding::{About, Checked, Finding, ok, problem, warning};
 use super::request_form::minor;
 use crate::access::LEADS;
-use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
+use crate::components::{containers, flag, is_ready, running_pods, unready};
 use crate::metrics;
 use crate::table::counted;
 
@@ -38,43 +38,40 @@ pub(super) fn replicas(
     single: Option<&str>,
 ) -> Checked {
     let pods: Vec<&Pod> = running_pods(facts.pods.as_deref()?, part).collect();
-    let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-    let found = format!("{ready} of {} {part} pods are ready", pods.len());
+    let waiting: Vec<&Pod> = pods.iter().copied().filter(|pod| !is_ready(pod)).collect();
+    let ready = pods.len() - waiting.len();
+    let mut found = format!("{ready} of {} {part} pods are ready", pods.len());
+    for why in waiting.iter().filter_map(|pod| unready(pod)) {
+        found = format!("{found}; not ready: {why}");
+    }
     match (ready, single) {
         (0, _) => problem(found, none),
-        (some, _) if some < pods.len() => problem(found, UNREADY),
+        _ if !waiting.is_empty() => problem(
+            found,
+            "it may be starting; otherwise kubectl describe the pod, and read its logs",
+        ),
         (1, Some(todo)) => warning(found, todo),
         _ => ok(found),
     }
 }
 
-/// The registry has kube-scheduler's image, and its version is the API server's. Of an external
-/// kube-scheduler nothing is known.
+/// kube-scheduler's version is the API server's. Of an external one nothing is known.
 fn version(facts: &ClusterFacts) -> Option<Checked> {
     // The check of the replicas reports pods that cannot be read.
     let pods = facts.pods.as_deref().unwrap_or_default();
-    let images: Vec<(&str, bool)> = running_pods(pods, "scheduler")
-        .filter_map(|pod| {
-            let mut all = containers(pod);
-            let container = all.find(|one| one.name == KUBE_SCHEDULER)?;
-            Some((container.image.as_deref()?, lacks_image(pod)))
-        })
+    let containers = running_pods(pods, "scheduler").flat_map(containers);
+    let images: Vec<&str> = containers
+        .filter(|one| one.name == KUBE_SCHEDULER)
+        .filter_map(|one| one.image.as_deref())
         .collect();
-    let first = images.first()?.0;
+    let first = images.first()?;
     let server = match &facts.version {
         Ok(version) => version,
         Err(why) => return Some(Err(why.clone())),
     };
-    if let Some((image, _)) = images.iter().find(|(_, lacks)| *lacks) {
-        return Some(problem(
-            format!("the image {image} cannot be pulled; the API server's version is {server}"),
-            "set scheduler.kubeScheduler.image.tag to a patch release of this minor version that the registry has",
-        ));
-    }
     let behind = |image: &str| Some(i64::from(minor(server)?) - i64::from(image_minor(image)?));
-    let differs = |image: &&str| behind(image).is_some_and(|minors| minors != 0);
-    let image = images.iter().map(|(image, _)| *image).rfind(differs);
-    let image = image.unwrap_or(first);
+    let differs = |image: &&&str| behind(image).is_some_and(|minors| minors != 0);
+    let image = images.iter().find(differs).unwrap_or(first);
     let found = format!("{image} beside an API server of version {server}");
     let todo = "run helm upgrade again, which takes the cluster's version, or set scheduler.kubeScheduler.image.tag";
     Some(match behind(image) {
@@ -89,18 +86,6 @@ fn version(facts: &ClusterFacts) -> Option<Checked> {
 fn image_minor(image: &str) -> Option<u32> {
     let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
     minor(tag)
-}
-
-/// Whether the pod waits for kube-scheduler's image, which the registry does not give.
-fn lacks_image(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let statuses = status.and_then(|status| status.container_statuses.as_deref());
-    statuses
-        .unwrap_or_default()
-        .iter()
-        .filter(|one| one.name == KUBE_SCHEDULER)
-        .filter_map(|one| one.state.as_ref()?.waiting.as_ref()?.reason.as_deref())
-        .any(|reason| ["ErrImagePull", "ImagePullBackOff"].contains(&reason))
 }
 
 /// One replica leads, by its own metric.

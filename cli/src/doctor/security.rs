@@ -60,7 +60,7 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
 /// Every container with a share has its limits.
 pub(super) fn limits(facts: &ClusterFacts) -> Checked {
     let pods = facts.pods.as_deref()?;
-    let free = without_control(pods, pods);
+    let free = without_control(pods);
     if free.is_empty() {
         return ok("no container has set CUDA_DISABLE_CONTROL and may");
     }

@@ -1,14 +1,15 @@
 //! The settings of NVIDIA's GPU Operator that concern Aliquot, in its `ClusterPolicy`.
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client};
+use kube::Client;
+use kube::api::{DynamicObject, GroupVersionKind};
 use serde_json::Value;
 
 use super::{is_ours, label};
 use crate::components::node_name;
-use crate::doctor::facts::{Fact, fact};
+use crate::doctor::facts::Fact;
 use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
+use crate::doctor::gather::all_of_kind;
 use crate::table::some;
 
 const CHECK: &str = "gpu-operator";
@@ -31,12 +32,7 @@ const DRIVER_ROOT: &str = "/run/nvidia/driver";
 /// The policies; a cluster without the operator has none.
 pub(super) async fn policies(client: &Client) -> Fact<Vec<DynamicObject>> {
     let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");
-    let kind = ApiResource::from_gvk_with_plural(&kind, "clusterpolicies");
-    let policies: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    match policies.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        found => fact(found).map(|found| found.items),
-    }
+    all_of_kind(client, &kind, "clusterpolicies").await
 }
 
 /// What each policy means for an installation.

@@ -358,15 +358,5 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
     if shown.wide {
         head.push_str("|PROCESSES|UUID");
     }
-    let mut text = aligned(&head, &sorted(rows.collect(), by));
-    for pod in pods {
-        for container in &pod.uncontrolled {
-            let _ = writeln!(
-                text,
-                "{}/{}: container {container} has no limits (CUDA_DISABLE_CONTROL)",
-                pod.namespace, pod.name
-            );
-        }
-    }
-    text
+    aligned(&head, &sorted(rows.collect(), by))
 }
