@@ -38,7 +38,7 @@ pub enum Names {
 
 impl Names {
     /// Those that an argument takes.
-    fn of(arg: &Arg) -> Option<Self> {
+    fn taken_by(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "context" => Some(Self::Contexts),
             "cluster" => Some(Self::Clusters),
@@ -102,9 +102,11 @@ pub fn answer(words: &[String], names: impl Fn(Names, &[String]) -> Vec<String>)
         at += 1;
     }
     let values = |arg: &Arg| -> Vec<String> {
-        let known = Names::of(arg).map(|of| names(of, before));
-        let all = values(arg).into_iter().chain(known.into_iter().flatten());
-        all.collect()
+        let known = Names::taken_by(arg).map(|kind| names(kind, before));
+        values(arg)
+            .into_iter()
+            .chain(known.unwrap_or_default())
+            .collect()
     };
     let value_of = before.last().filter(|_| before.len() > at);
     let value_of = value_of.and_then(|word| flag(command, word));

@@ -171,13 +171,13 @@ impl Show {
             node: node.clone(),
             source: Box::new(source),
         })?;
-        self.output.of(effective(&found, &node)?)
+        self.output.text(effective(&found, &node)?)
     }
 }
 
 impl Form {
     /// The YAML of a configuration in this form.
-    fn of(self, yaml: String) -> Result<String, ConfigError> {
+    fn text(self, yaml: String) -> Result<String, ConfigError> {
         match self {
             Self::Yaml => Ok(yaml),
             Self::Json => {

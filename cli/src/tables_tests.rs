@@ -1,23 +1,19 @@
 //! Tables as they are printed, from a cluster of two nodes; and the errors of a scheduler.
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::explain::{
-    ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
-    SchedulingCondition, container_requests,
-};
+use aliquot_core::explain::{PodAnswer, RefusalHistory, SchedulingCondition};
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
-use aliquot_core::{Burst, Cluster, Ledger, Mib, Percent};
-use aliquot_k8s::node::published;
+use aliquot_core::{Burst, Mib, Percent};
 use aliquot_k8s::pod::Settings;
-use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::access::{Access, AccessError};
 use crate::agents::Answers;
+use crate::explain::what_if::what_if;
 use crate::explain::{self, ask};
 use crate::top::tables::{self, PodColumns};
 use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
@@ -150,7 +146,7 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
             ),
         ]
     );
-    let devices = Devices::of(&top.nodes);
+    let devices = Devices::new(&top.nodes);
     let mut pods = pods_with_allocations(&pods, &Settings::default());
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
@@ -168,7 +164,7 @@ fn mps_14_shows_clients_and_memory_by_device_and_pod() {
     let gpus = tables::gpus(&top, &usage(), SortBy::Name, true);
     let shown = gpus.contains("OWNERS    PROCESSES") && gpus.contains("d/holder  2 ");
     assert!(shown, "{gpus}");
-    let devices = Devices::of(&top.nodes);
+    let devices = Devices::new(&top.nodes);
     let mut pods = pods_with_allocations(&pods, &Settings::default());
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
@@ -186,7 +182,7 @@ fn top_shows_limit_above_what_a_pod_requested() {
     *allocation = allocation.replace(r#""cores":30"#, r#""cores":30,"burst":{"memory":70000}"#);
     let table = tables::pods(
         &pods_with_allocations(&[pod], &Settings::default()),
-        &Devices::of(&top_of(&cluster(), &[]).nodes),
+        &Devices::new(&top_of(&cluster(), &[]).nodes),
         SortBy::Name,
         ONE_NAMESPACE,
     );
@@ -212,7 +208,7 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
     *allocation = allocation.replace("GPU-n1", "GPU-a/1g.10gb@4");
     let table = tables::pods(
         &pods_with_allocations(&[pod], &Settings::default()),
-        &Devices::of(&[from(node)]),
+        &Devices::new(&[from(node)]),
         SortBy::Name,
         ALL,
     );
@@ -276,52 +272,20 @@ fn top_names_controller_of_pods() {
 
 /// The scheduler's answer for a pod of 40,000 MiB.
 fn waiting() -> PodAnswer {
-    let mut ledger = Ledger::default();
-    for object in cluster() {
-        let name = object.metadata.name.as_deref().unwrap().into();
-        ledger.publish(&name, Some(published(&object)));
-    }
-    let pod = PodView::from(&holder());
-    let (on, shares) = aliquot_k8s::pod::allocated(&pod, &<_>::default()).unwrap();
-    ledger.confirm(
-        &"h".into(),
-        &"d".into(),
-        &on,
-        shares,
-        aliquot_core::HostResources::default(),
-    );
-    let asking: PodView = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
+    let mut nodes = cluster();
+    nodes[2].spec = Some(from(json!({"unschedulable": true})));
+    let pod: Pod = from(json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
-    let demand = aliquot_k8s::pod::demand(&asking, &Settings::default()).unwrap();
-    let cluster: &Cluster = ledger.cluster();
-    let mut tail = NodeTotals::default();
-    let mut nodes = Vec::new();
-    for (_, name, state) in cluster.iter() {
-        let offered = name.as_str() != "cpu";
-        let policies = Policies::default();
-        let (answer, refusal) = NodeAnswer::of(name, state, &demand, &policies, offered, None);
-        tail.add(&answer, refusal.as_ref());
-        nodes.push(answer);
-    }
-    let asks: Vec<ContainerRequest> = container_requests(&demand);
-    let head = PodHeader {
-        namespace: "d".to_owned(),
-        name: "p".to_owned(),
-        uid: "u".into(),
-        leads: true,
-        requests: asks,
-        annotated: false,
-        burst: None,
-        refused: Some(RefusalHistory {
-            times: 3,
-            first_seconds_ago: 200.0,
-            last_seconds_ago: 5.0,
-            text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
-        }),
-        condition: None,
-        placement: None,
-    };
-    PodAnswer { head, nodes, tail }
+    let (pods, settings) = ([holder()], Settings::default());
+    let asked = what_if(&nodes, &pods, &pod, &settings, Policies::default());
+    let mut answer = asked.unwrap().answer;
+    answer.head.refused = Some(RefusalHistory {
+        times: 3,
+        first_seconds_ago: 200.0,
+        last_seconds_ago: 5.0,
+        text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
+    });
+    answer
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl Top {
             return Ok(String::new());
         }
         let answer = self.answer(note).await?;
-        let devices = Devices::of(&answer.nodes);
+        let devices = Devices::new(&answer.nodes);
         let on = pods.iter().map(|pod| pod.node.clone()).collect();
         let usage = self.usage(&on).await;
         add_usage(&mut pods, &usage, &devices);
@@ -270,7 +270,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    pub fn of(nodes: &[NodeTop]) -> Self {
+    pub fn new(nodes: &[NodeTop]) -> Self {
         let mut devices = Self::default();
         for gpu in nodes.iter().flat_map(|node| &node.gpus) {
             devices.indexes.insert(gpu.gpu.clone(), gpu.index);
