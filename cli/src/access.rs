@@ -50,9 +50,9 @@ const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 /// The namespace of the documented installation.
 const NAMESPACE: &str = "aliquot-system";
 /// The namespace of a context that names none.
-const USUAL: &str = "default";
+const DEFAULT_NAMESPACE: &str = "default";
 /// How the API server's proxy begins its own 503, where nothing answers.
-const NO_ANSWER: &str = "error trying to reach service";
+const PROXY_FAILED: &str = "error trying to reach service";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -132,10 +132,13 @@ pub enum AccessError {
     )]
     NoScheduler { namespace: String },
     /// No token for the scheduler's or an agent's port.
-    #[error(
-        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
-    )]
+    #[error("cannot get a token of account {namespace}/{VIEWER}: {why}")]
     Token { namespace: String, why: String },
+    /// The user may not create one.
+    #[error(
+        "you may not create a token of account {namespace}/{VIEWER}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
+    )]
+    TokenForbidden { namespace: String },
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
@@ -179,7 +182,12 @@ impl Access {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
         let params = PostParams::default();
         let answer = accounts.create_token_request(VIEWER, &params, &request);
-        let answer = answer.await.map_err(|error| refused(error.to_string()))?;
+        let answer = answer.await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
+                namespace: namespace.to_owned(),
+            },
+            error => refused(error.to_string()),
+        })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
@@ -189,8 +197,8 @@ impl Access {
         Ok(viewer)
     }
 
-    /// A client whose requests carry the user's own token. `None` without a token, with `--as`, whose user it is not
-    /// of, and for pods in a namespace that neither the user nor the documentation names: anybody may have made it.
+    /// A client whose requests carry the user's own token. `None` where there is none, where `--as` names another
+    /// user, and for pods in a namespace that was only found by its labels: a tenant may have made it.
     async fn tenant(&self, namespace: &str) -> Result<Option<Client>, AccessError> {
         if self.impersonate.is_some() || namespace != self.usual_namespace() {
             return Ok(None);
@@ -222,7 +230,7 @@ impl Access {
 
     /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
-        let mut config = self.own_account().await?;
+        let mut config = self.config_of_user().await?;
         if let Some(user) = &self.impersonate {
             config.auth_info.impersonate = Some(user.clone());
         }
@@ -236,7 +244,8 @@ impl Access {
         }
     }
 
-    async fn own_account(&self) -> Result<Config, AccessError> {
+    /// The same without `--as`.
+    async fn config_of_user(&self) -> Result<Config, AccessError> {
         let file = match self.file() {
             Err(error) if self.is_optional(&error) && std::env::var_os(IN_POD).is_some() => {
                 return Ok(Config::incluster()?);
@@ -283,12 +292,12 @@ impl Access {
             Err(AccessError::Kubeconfig(error))
                 if self.scheduler.is_some() && self.is_optional(&error) =>
             {
-                return Ok(USUAL.to_owned());
+                return Ok(DEFAULT_NAMESPACE.to_owned());
             }
             config => config?,
         };
         Ok(match config.default_namespace.trim() {
-            "" => USUAL.to_owned(),
+            "" => DEFAULT_NAMESPACE.to_owned(),
             named => named.to_owned(),
         })
     }
@@ -303,7 +312,7 @@ impl Access {
         Ok(self.answer(path).await?.1)
     }
 
-    /// The same, and the way on which it came.
+    /// The same, with the route by which it came.
     pub(crate) async fn answer(&self, path: &str) -> Result<(PodRoute, String), AccessError> {
         if let Some(url) = &self.scheduler {
             let route = PodRoute::at(url)?;
@@ -319,7 +328,7 @@ impl Access {
         let port = self.scheduler_port;
         let routes = match self.routes(&client, &namespace, &pods, port).await {
             // The scheduler lets whoever may get a pod read why it waits.
-            Err(refused @ AccessError::Token { .. }) if path.starts_with("/explain/") => {
+            Err(refused @ AccessError::TokenForbidden { .. }) if path.starts_with("/explain/") => {
                 let tenant = Box::pin(self.tenant(&namespace)).await?;
                 let tenant = tenant.ok_or(refused)?;
                 let route = |pod: &&Pod| PodRoute::through(&client, Some(&tenant), pod, port);
@@ -526,7 +535,7 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
             AccessError::Refused(status.message.trim_matches('"').to_owned()),
         ),
         Err(kube::Error::Api(status))
-            if status.code == 503 && !status.message.starts_with(NO_ANSWER) =>
+            if status.code == 503 && !status.message.starts_with(PROXY_FAILED) =>
         {
             Err(AccessError::Unready {
                 at: at.to_owned(),
