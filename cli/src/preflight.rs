@@ -2,7 +2,6 @@
 //! owns `nvidia.com/gpu` today; and the workloads that would then behave differently ([`rules`]).
 
 mod environment;
-mod escapes;
 pub mod gather;
 mod gpu_operator;
 mod other_plugins;

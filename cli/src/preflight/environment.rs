@@ -2,20 +2,13 @@
 
 use aliquot_core::escape::{self, AGENT_PATHS, ROOT_CAPABILITIES};
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use super::escapes::writes;
+use super::systems::NVIDIA_CLASSES;
 use crate::doctor::finding::{Checked, warning};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
-const NVIDIA_CLASSES: [&str; 4] = [
-    "nvidia",
-    "nvidia-cdi",
-    "nvidia-legacy",
-    "nvidia-experimental",
-];
 
 /// A pod that gets GPUs by its environment, or may get them by its image's.
 pub(super) fn gpus_by_environment(object: &Pod) -> Option<Checked> {
@@ -65,6 +58,12 @@ fn reaches_every_gpu(object: &Pod, container: &Container) -> bool {
             writes(container, volume)
                 && source.is_some_and(|source| escape::grants_root(&source.path, agent))
         })
+}
+
+/// Whether the container mounts the volume writable.
+fn writes(container: &Container, volume: &Volume) -> bool {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    mounts.any(|mount| mount.name == volume.name && mount.read_only != Some(true))
 }
 
 /// Whether it requests a GPU of any vendor.

@@ -1,17 +1,21 @@
 //! What changes for one workload when Aliquot takes over.
 //!
-//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
-//! the code with which scheduler and webhook read pods.
+//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by the review of
+//! its webhook.
 
 use aliquot_core::request::{BareGpu, Resource, Written, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
+use aliquot_webhook::review::{PodReview, review};
+use aliquot_webhook::verdict::Verdict;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::core::admission::Operation;
+use serde_json::Value;
 
 use super::gather::Workload;
 use super::systems::{CurrentSystem, Settings};
-use super::{environment, escapes};
+use super::environment;
 use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
 
 /// HAMi's annotation that chooses the sharing mode.
@@ -27,7 +31,7 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
         all.push(("running", running(one, settings)));
     }
     if one.template {
-        all.extend(of_new_pods(&one.pod, settings));
+        all.extend(of_new_pods(&one.pod, &one.namespace, settings));
     }
     all.into_iter()
         .filter_map(|(check, checked)| Some(about.finding(check, checked?)))
@@ -35,20 +39,20 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
 }
 
 /// What the rules say of new pods, by check; each rule has nothing to say of most.
-fn of_new_pods(object: &Pod, settings: &Settings) -> Vec<(&'static str, Option<Checked>)> {
+fn of_new_pods(
+    object: &Pod,
+    namespace: &str,
+    settings: &Settings,
+) -> Vec<(&'static str, Option<Checked>)> {
     let by_environment = environment::gpus_by_environment(object);
-    let mut all = vec![("gpus-by-environment", by_environment)];
+    let mut all = vec![
+        ("gpus-by-environment", by_environment),
+        ("refused", refused(object, namespace, settings)),
+    ];
     let view = PodView::from(object);
-    let demand = match pod::demand(&view, &settings.pods) {
-        Ok(demand) => demand,
-        Err(error) => {
-            let refused = problem(
-                format!("Aliquot refuses a new pod: {error}"),
-                "change it before the migration",
-            );
-            all.push(("refused", Some(refused)));
-            return all;
-        }
+    let Ok(demand) = pod::demand(&view, &settings.pods) else {
+        all.push(("scheduler", other_scheduler(object, settings)));
+        return all;
     };
     let unknown = unknown_names(object, settings).into_iter();
     all.extend(unknown.map(|name| ("unknown-resource", Some(unknown_resource(name)))));
@@ -58,8 +62,6 @@ fn of_new_pods(object: &Pod, settings: &Settings) -> Vec<(&'static str, Option<C
     all.extend([
         ("left-alone", left_alone(object)),
         ("scheduler", other_scheduler(object, settings)),
-        ("refused", names_node(object)),
-        ("refused", escapes::escapes(object)),
     ]);
     let annotated = pod::request_annotation(&view).unwrap_or_default();
     for (container, stage) in pod::containers(object) {
@@ -82,6 +84,34 @@ fn of_new_pods(object: &Pod, settings: &Settings) -> Vec<(&'static str, Option<C
         all.push(("unchanged", Some(ok("behaves the same with Aliquot"))));
     }
     all
+}
+
+/// The webhook refuses such a pod.
+fn refused(object: &Pod, namespace: &str, settings: &Settings) -> Option<Checked> {
+    let mut object = object.clone();
+    if let (Some(_), Some(spec)) = (&object.status, &mut object.spec) {
+        // A scheduler wrote it.
+        spec.node_name = None;
+    }
+    let pod = match serde_json::to_value(&object) {
+        Ok(pod) => pod,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let asked = PodReview {
+        operation: &Operation::Create,
+        sub_resource: "",
+        namespace,
+        pod: &pod,
+        old_pod: &Value::Null,
+    };
+    let Verdict::Deny(refusals) = review(&asked, &settings.webhook()) else {
+        return None;
+    };
+    let refusals: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    Some(problem(
+        format!("the webhook refuses a new pod: {}", refusals.join("; ")),
+        "change it before the migration; webhook.escapeAllowNamespaces names namespaces where pods may bypass their share",
+    ))
 }
 
 /// A running pod of HAMi closes its node.
@@ -144,18 +174,6 @@ fn other_scheduler(object: &Pod, settings: &Settings) -> Option<Checked> {
             "has schedulerName {scheduler}: Aliquot does not schedule it, and the node refuses it"
         ),
         "remove schedulerName, or add the scheduler to webhook.replaceSchedulers",
-    ))
-}
-
-/// No scheduler places the pod.
-fn names_node(object: &Pod) -> Option<Checked> {
-    let node = object.spec.as_ref()?.node_name.as_deref()?;
-    if node.is_empty() || object.status.is_some() {
-        return None;
-    }
-    Some(problem(
-        format!("sets spec.nodeName to {node}, which bypasses the scheduler: refused"),
-        "use a nodeSelector with kubernetes.io/hostname instead",
     ))
 }
 

@@ -137,37 +137,6 @@ fn predicts_refusals_with_their_messages() {
 }
 
 #[test]
-fn predicts_every_refusal_of_the_webhook() {
-    let container = |fields: Value| {
-        let mut pod = share();
-        let main = pod["spec"]["containers"][0].as_object_mut().unwrap();
-        main.extend(fields.as_object().unwrap().clone());
-        pod
-    };
-    let volume = |path: &str, kind: &str, only_reads: bool| {
-        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": only_reads});
-        let mut pod = container(json!({"volumeMounts": [mount]}));
-        pod["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": path, "type": kind}}]);
-        pod
-    };
-    for pod in [
-        container(json!({"securityContext": {"procMount": "Unmasked"}})),
-        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/.aliquot/x"}]})),
-        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/etc"}]})),
-        container(json!({"volumeDevices": [{"name": "v", "devicePath": "/etc/ld.so.preload"}]})),
-        volume("/data/disk", "BlockDevice", true),
-        volume("/data/tty", "CharDevice", true),
-        volume("/var/lib/aliquot", "", true),
-        volume("/var/run/aliquot/shm", "", true),
-        volume("/usr/share", "", false),
-    ] {
-        check(pod, &[("refused", BAD)]);
-    }
-    check(volume("/usr/share", "", true), &[("unchanged", Grade::Ok)]);
-    check(volume("/data", "", false), &[("unchanged", Grade::Ok)]);
-}
-
-#[test]
 fn reports_environment_schedulers_and_unknown_names() {
     let mut pod = limits(json!({"cpu": "1"}));
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "all"}]);
