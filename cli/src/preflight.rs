@@ -1,7 +1,6 @@
 //! `preflight`: what a cluster has before an installation with the chart's default names: versions, CDI, who
 //! owns `nvidia.com/gpu` today; and the workloads that would then behave differently ([`rules`]).
 
-mod environment;
 pub mod gather;
 mod gpu_operator;
 mod other_plugins;

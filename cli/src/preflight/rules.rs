@@ -1,7 +1,7 @@
 //! What changes for one workload when Aliquot takes over.
 //!
-//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by the review of
-//! its webhook.
+//! HAMi's rules are those of docs/migrating-from-hami.md. What Aliquot refuses, and what it changes in a pod's
+//! environment, is decided by the review of its webhook.
 
 use aliquot_core::request::{BareGpu, Resource, Written, is_other};
 use aliquot_core::{Mib, Stage, hami};
@@ -15,9 +15,10 @@ use serde_json::Value;
 
 use super::gather::Workload;
 use super::systems::{CurrentSystem, Settings};
-use super::environment;
 use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
 
+/// The variable by which NVIDIA's runtime gives a container GPUs.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// HAMi's annotation that chooses the sharing mode.
 const MODE: &str = "nvidia.com/vgpu-mode";
 /// Labels by which both systems ignore a pod.
@@ -44,11 +45,7 @@ fn of_new_pods(
     namespace: &str,
     settings: &Settings,
 ) -> Vec<(&'static str, Option<Checked>)> {
-    let by_environment = environment::gpus_by_environment(object);
-    let mut all = vec![
-        ("gpus-by-environment", by_environment),
-        ("refused", refused(object, namespace, settings)),
-    ];
+    let mut all = reviewed(object, namespace, settings);
     let view = PodView::from(object);
     let Ok(demand) = pod::demand(&view, &settings.pods) else {
         all.push(("scheduler", other_scheduler(object, settings)));
@@ -86,8 +83,13 @@ fn of_new_pods(
     all
 }
 
-/// The webhook refuses such a pod.
-fn refused(object: &Pod, namespace: &str, settings: &Settings) -> Option<Checked> {
+/// What the webhook refuses in such a pod, or changes in its environment. Its other warnings are about defaults, which
+/// have rules here.
+fn reviewed(
+    object: &Pod,
+    namespace: &str,
+    settings: &Settings,
+) -> Vec<(&'static str, Option<Checked>)> {
     let mut object = object.clone();
     if let (Some(_), Some(spec)) = (&object.status, &mut object.spec) {
         // A scheduler wrote it.
@@ -95,7 +97,7 @@ fn refused(object: &Pod, namespace: &str, settings: &Settings) -> Option<Checked
     }
     let pod = match serde_json::to_value(&object) {
         Ok(pod) => pod,
-        Err(error) => return Some(Err(error.to_string())),
+        Err(error) => return vec![("refused", Some(Err(error.to_string())))],
     };
     let asked = PodReview {
         operation: &Operation::Create,
@@ -104,14 +106,28 @@ fn refused(object: &Pod, namespace: &str, settings: &Settings) -> Option<Checked
         pod: &pod,
         old_pod: &Value::Null,
     };
-    let Verdict::Deny(refusals) = review(&asked, &settings.webhook()) else {
-        return None;
-    };
-    let refusals: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-    Some(problem(
-        format!("the webhook refuses a new pod: {}", refusals.join("; ")),
-        "change it before the migration; webhook.escapeAllowNamespaces names namespaces where pods may bypass their share",
-    ))
+    match review(&asked, &settings.webhook()) {
+        Verdict::Deny(refusals) => {
+            let refusals: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            let refused = problem(
+                format!("the webhook refuses a new pod: {}", refusals.join("; ")),
+                "change it before the migration; webhook.escapeAllowNamespaces names namespaces where pods may bypass their share",
+            );
+            vec![("refused", Some(refused))]
+        }
+        Verdict::Allow { warnings, .. } => {
+            let about_gpus = warnings.iter().filter(|text| text.contains(VISIBLE));
+            let changed = about_gpus.map(|text| {
+                warning(
+                    format!("the webhook changes a new pod: {text}"),
+                    "request nvidia.com/gpu instead; for NVIDIA's own components or an exporter, label the namespace aliquot.dev/webhook: ignore, or add it to webhook.escapeAllowNamespaces",
+                )
+            });
+            changed
+                .map(|checked| ("gpus-by-environment", Some(checked)))
+                .collect()
+        }
+    }
 }
 
 /// A running pod of HAMi closes its node.

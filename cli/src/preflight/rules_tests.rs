@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::environment::VISIBLE;
+use super::super::systems::NVIDIA_CLASSES;
 use super::*;
 use crate::doctor::finding::Grade;
 
@@ -141,6 +141,9 @@ fn reports_environment_schedulers_and_unknown_names() {
     let mut pod = limits(json!({"cpu": "1"}));
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "all"}]);
     check(pod, &[("gpus-by-environment", WARNS)]);
+    let mut pod = limits(json!({"cpu": "1"}));
+    pod["spec"]["runtimeClassName"] = json!("nvidia-cdi");
+    check(pod, &[("gpus-by-environment", WARNS)]);
     let mut pod = share();
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "void"}]);
     check(pod, &[("unchanged", Grade::Ok)]);
@@ -188,6 +191,13 @@ fn reports_hami_differences_only_from_hami() {
         found(CurrentSystem::Nvidia, pod),
         [("unchanged", Grade::Ok)]
     );
+}
+
+#[test]
+fn runtime_classes_are_those_of_the_chart() {
+    let values = include_str!("../../../charts/aliquot/values.yaml");
+    let classes = NVIDIA_CLASSES.join(", ");
+    assert!(values.contains(&format!("nvidiaRuntimeClasses: [{classes}]\n")));
 }
 
 #[test]
