@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
 use aliquot_k8s::pod;
+use aliquot_webhook::settings::IGNORE_LABELS;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -60,7 +61,7 @@ pub(crate) async fn all_of_kind(
 /// The namespaces whose label exempts their pods from admission.
 pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     let mut names = BTreeSet::new();
-    for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
+    for label in IGNORE_LABELS {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let labelled = ListParams::default().labels(&format!("{label}=ignore"));
         let found = fact(namespaces.list_metadata(&labelled).await)?;

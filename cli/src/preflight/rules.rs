@@ -8,6 +8,7 @@ use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
 use aliquot_webhook::review::{PodReview, review};
+use aliquot_webhook::settings::IGNORE_LABELS;
 use aliquot_webhook::verdict::Verdict;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::core::admission::Operation;
@@ -21,8 +22,6 @@ use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// HAMi's annotation that chooses the sharing mode.
 const MODE: &str = "nvidia.com/vgpu-mode";
-/// Labels by which both systems ignore a pod.
-const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
 /// What changes for a workload, or one finding that nothing does; none if it uses no GPU.
 pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
@@ -168,7 +167,7 @@ fn unknown_resource(name: &str) -> Checked {
 /// A label by which both systems ignore a pod.
 fn left_alone(object: &Pod) -> Option<Checked> {
     let labels = object.metadata.labels.as_ref()?;
-    let mut all = IGNORE.into_iter();
+    let mut all = IGNORE_LABELS.into_iter();
     let label = all.find(|key| labels.get(*key).is_some_and(|value| value == "ignore"))?;
     Some(problem(
         format!(
