@@ -31,7 +31,6 @@ use crate::snapshot;
 use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
-use gather::ClusterReader;
 use probe::Probe;
 
 /// The flags of `doctor`.
@@ -131,14 +130,8 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
 
 impl Common {
     async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, AccessError> {
-        let client = self.access.client().await?;
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
-        let reader = ClusterReader {
-            access: &self.access,
-            namespace: &namespace,
-            node,
-        };
-        Ok(reader.facts(&client).await)
+        gather::facts(&self.access, &namespace, node).await
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::admission::TRIAL;
 use super::facts::{ClusterFacts, DryRun, Fact, fact};
-use crate::access::{Access, all};
+use crate::access::{Access, AccessError, all};
 use crate::agents::AGENT;
 use crate::components::{is_ready, running_pods};
 use crate::snapshot;
@@ -70,102 +70,95 @@ pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-pub struct ClusterReader<'a> {
-    pub access: &'a Access,
-    /// Namespace of the dry-run pod.
-    pub namespace: &'a str,
-    /// If set, only this node is read.
-    pub node: Option<&'a str>,
+/// Reads everything, or only this node; what fails is an error in its field. `namespace` is that of the dry-run pod.
+pub(super) async fn facts(
+    access: &Access,
+    namespace: &str,
+    node: Option<&str>,
+) -> Result<ClusterFacts, AccessError> {
+    let client = access.client().await?;
+    let pods: Fact<Vec<Pod>> = fact(all(&client, "pods").await);
+    let system = match access.schedulers(&client).await {
+        Ok((namespace, _)) => namespace,
+        Err(_) => access.usual_namespace().to_owned(),
+    };
+    let nodes = match node {
+        None => fact(all(&client, "nodes").await),
+        Some(name) => {
+            let nodes: Api<Node> = Api::all(client.clone());
+            fact(nodes.get(name).await.map(|node| vec![node]))
+        }
+    };
+    let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &system);
+    let version = client.apiserver_version().await;
+    Ok(ClusterFacts {
+        namespace: system,
+        trial_namespace: namespace.to_owned(),
+        version: fact(version.map(|info| info.git_version)),
+        webhook: fact(webhook.get_opt(WEBHOOK).await),
+        dry_run: dry_run(&client, namespace, &pods).await,
+        quotas: fact(all(&client, "quotas").await),
+        device_classes: device_classes(&client).await,
+        exempt: exempt_namespaces(&client).await,
+        network_policies: fact(policies.list(&ListParams::default()).await)
+            .map(|list| names_of(&list)),
+        autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
+        metrics: fact(access.text("/metrics").await),
+        unready_agents: unready_agents(access, node, &pods).await,
+        nodes,
+        pods,
+    })
 }
 
-impl ClusterReader<'_> {
-    /// Reads everything; what fails is an error in its field.
-    pub async fn facts(&self, client: &Client) -> ClusterFacts {
-        let pods: Fact<Vec<Pod>> = fact(all(client, "pods").await);
-        let system = match self.access.schedulers(client).await {
-            Ok((namespace, _)) => namespace,
-            Err(_) => self.access.usual_namespace().to_owned(),
-        };
-        let system = &system;
-        let nodes = self.nodes(client).await;
-        let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-        let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
-        let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
-        let version = client.apiserver_version().await;
-        ClusterFacts {
-            namespace: system.clone(),
-            trial_namespace: self.namespace.to_owned(),
-            version: fact(version.map(|info| info.git_version)),
-            webhook: fact(webhook.get_opt(WEBHOOK).await),
-            dry_run: self.dry_run(client, &pods).await,
-            quotas: fact(all(client, "quotas").await),
-            device_classes: device_classes(client).await,
-            exempt: exempt_namespaces(client).await,
-            network_policies: fact(policies.list(&ListParams::default()).await)
-                .map(|list| names_of(&list)),
-            autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
-            metrics: fact(self.access.text("/metrics").await),
-            unready_agents: self.unready_agents(&pods).await,
-            nodes,
-            pods,
+/// Creates a pod that requests a GPU, with `dryRun`.
+async fn dry_run(client: &Client, namespace: &str, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
+    let pods = pods.as_deref().unwrap_or_default();
+    let names = snapshot::settings(pods).names;
+    let gpu = names.of(Resource::Gpu);
+    let dry_run = json!({
+        "metadata": {"generateName": "aliquot-doctor-"},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": TRIAL, "image": "aliquot-doctor",
+                "resources": {"limits": {gpu: "1"}},
+                "securityContext": {"allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let dry_run: Pod = fact(serde_json::from_value(dry_run))?;
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    match api.create(&params, &dry_run).await {
+        Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
+        Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
+            Ok(DryRun::NoAnswer(status.message.clone()))
         }
+        Err(error) => Err(format!(
+            "cannot create a dry-run pod in namespace {namespace}: {error}; --namespace chooses another namespace"
+        )),
     }
+}
 
-    async fn nodes(&self, client: &Client) -> Fact<Vec<Node>> {
-        match self.node {
-            None => fact(all(client, "nodes").await),
-            Some(name) => {
-                let nodes: Api<Node> = Api::all(client.clone());
-                fact(nodes.get(name).await.map(|node| vec![node]))
-            }
-        }
-    }
-
-    /// Creates a pod that requests a GPU, with `dryRun`.
-    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
-        let pods = pods.as_deref().unwrap_or_default();
-        let names = snapshot::settings(pods).names;
-        let gpu = names.of(Resource::Gpu);
-        let dry_run = json!({
-            "metadata": {"generateName": "aliquot-doctor-"},
-            "spec": {
-                "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
-                    "seccompProfile": {"type": "RuntimeDefault"}},
-                "containers": [{
-                    "name": TRIAL, "image": "aliquot-doctor",
-                    "resources": {"limits": {gpu: "1"}},
-                    "securityContext": {"allowPrivilegeEscalation": false,
-                        "capabilities": {"drop": ["ALL"]}},
-                }],
-            },
-        });
-        let dry_run: Pod = fact(serde_json::from_value(dry_run))?;
-        let api: Api<Pod> = Api::namespaced(client.clone(), self.namespace);
-        let params = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        match api.create(&params, &dry_run).await {
-            Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
-            Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
-                Ok(DryRun::NoAnswer(status.message.clone()))
-            }
-            Err(error) => Err(format!(
-                "cannot create a dry-run pod in namespace {}: {error}; --namespace chooses another namespace",
-                self.namespace
-            )),
-        }
-    }
-
-    /// What the agents whose pods are not ready say about it, by node.
-    async fn unready_agents(&self, pods: &Fact<Vec<Pod>>) -> BTreeMap<NodeName, String> {
-        let pods = pods.as_deref().unwrap_or_default();
-        let unready = running_pods(pods, "device-plugin").filter(|pod| !is_ready(pod));
-        let nodes: BTreeSet<NodeName> = unready
-            .filter_map(pod::node)
-            .filter(|node| self.node.is_none_or(|one| one == node.as_str()))
-            .collect();
-        let answers = AGENT.ask(self.access, &[], &nodes, "/readyz");
-        answers.await.missing
-    }
+/// What the agents whose pods are not ready say about it, by node.
+async fn unready_agents(
+    access: &Access,
+    node: Option<&str>,
+    pods: &Fact<Vec<Pod>>,
+) -> BTreeMap<NodeName, String> {
+    let pods = pods.as_deref().unwrap_or_default();
+    let unready = running_pods(pods, "device-plugin").filter(|pod| !is_ready(pod));
+    let nodes: BTreeSet<NodeName> = unready
+        .filter_map(pod::node)
+        .filter(|on| node.is_none_or(|node| node == on.as_str()))
+        .collect();
+    let answers = AGENT.ask(access, &[], &nodes, "/readyz");
+    answers.await.missing
 }
