@@ -27,7 +27,6 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::access::{Access, AccessError};
 use crate::components::{containers, flag, is_ours};
 use crate::output::Output;
-use crate::snapshot;
 use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
@@ -151,36 +150,32 @@ impl OneNode {
                 "no agent pod runs on this node, so its flag --limiter-library is unknown".into(),
             ),
         };
-        let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self.run_probes(agent, scheduler, &facts).await;
+        let scheduler = admission::is_off(pods).then(|| facts.settings().scheduler_name);
+        let probes = self.run_probes(agent, scheduler.as_deref(), &facts).await;
+        let unmade = |why: String| (Err(why.clone()), Err(why));
+        let (share, without_share) = probes.unwrap_or_else(unmade);
         let about = About(self.node.clone());
         found.extend(probe::checks(&about, &share, &without_share, limited));
         Ok(Report::new(found))
     }
 
-    /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled;
-    /// the second one runs in the namespace of Aliquot, which the webhook does not review.
+    /// The results of both probes, or why none was started. `scheduler` is set on the first one where the webhook is
+    /// disabled; the second one runs in the namespace of Aliquot, which the webhook does not review.
     async fn run_probes(
         &self,
         agent: Option<&Pod>,
         scheduler: Option<&str>,
         facts: &ClusterFacts,
-    ) -> (Fact<ContainerView>, Fact<ContainerView>) {
-        let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
+    ) -> Fact<(Fact<ContainerView>, Fact<ContainerView>)> {
         if self.no_probe {
-            return none("no probe pod was started because of --no-probe");
+            return Err("no probe pod was started because of --no-probe".to_owned());
         }
         let image = agent.and_then(|agent| containers(agent).next()?.image.clone());
-        let Some(image) = self.probe_image.clone().or(image) else {
-            return none(
-                "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
-            );
-        };
-        let client = match self.common.access.client().await {
-            Ok(client) => client,
-            Err(error) => return none(&error.to_string()),
-        };
-        let names = snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names;
+        let image = self.probe_image.clone().or(image).ok_or(
+            "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
+        )?;
+        let client = fact(self.common.access.client().await)?;
+        let names = facts.settings().names;
         let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
         let unreviewed = kube::Api::namespaced(client, &facts.namespace);
         let of = |probe: Probe| probe.pod(&self.node, &image, &names, scheduler);
@@ -190,7 +185,8 @@ impl OneNode {
                 _ => probe::run(&usual, of(Probe::Share)).await,
             }
         };
-        tokio::join!(share, probe::run(&unreviewed, of(Probe::WithoutShare)))
+        let without_share = probe::run(&unreviewed, of(Probe::WithoutShare));
+        Ok(tokio::join!(share, without_share))
     }
 }
 

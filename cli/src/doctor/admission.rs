@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::request::{DEFAULTED, Resource, ResourceNames};
+use aliquot_core::request::{DEFAULTED, Resource};
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_k8s::pod::SCHEDULER_NAME;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt as _;
@@ -13,9 +12,8 @@ use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
 use super::refused_writes::{self, MUTATORS};
 use super::scheduler::replicas;
-use crate::components::{containers, flag, running_pods};
+use crate::components::{containers, running_pods};
 use crate::metrics::{self, Sample};
-use crate::snapshot;
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
@@ -55,14 +53,6 @@ pub(super) fn is_off(pods: &[Pod]) -> bool {
     })
 }
 
-/// The schedulerName that pods with a share get.
-pub(super) fn scheduler(facts: &ClusterFacts) -> &str {
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let scheduler = running_pods(pods, "scheduler").next();
-    let named = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
-    named.unwrap_or(SCHEDULER_NAME)
-}
-
 /// The webhook is disabled: what is then not done.
 pub(super) fn off(facts: &ClusterFacts) -> Checked {
     if matches!(facts.webhook, Ok(Some(_))) {
@@ -71,7 +61,7 @@ pub(super) fn off(facts: &ClusterFacts) -> Checked {
             "kubectl delete mutatingwebhookconfiguration aliquot-webhook",
         );
     }
-    let name = scheduler(facts);
+    let name = facts.settings().scheduler_name;
     warning(
         format!(
             "the chart's values disable the webhook: GPU pods do not get schedulerName {name} and default requests, invalid requests and ways around a share (privileged containers, host paths, spec.nodeName) are not rejected, and NVIDIA_VISIBLE_DEVICES is not removed from pods without a share"
@@ -108,14 +98,9 @@ fn named(pod: &Pod) -> &str {
     name.unwrap_or_default()
 }
 
-/// The names of the resources, as the scheduler's flags give them.
-fn resource_names(facts: &ClusterFacts) -> ResourceNames {
-    snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names
-}
-
 /// A pod that requests a GPU is changed by the webhook, and by nobody after it.
 fn dry_run(facts: &ClusterFacts) -> Checked {
-    let expected = scheduler(facts);
+    let expected = facts.settings().scheduler_name;
     let pod = match facts.dry_run.as_ref()? {
         DryRun::Admitted(pod) => pod,
         DryRun::NoAnswer(message) => {
@@ -128,7 +113,7 @@ fn dry_run(facts: &ClusterFacts) -> Checked {
     let scheduler = named(pod);
     let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
     if scheduler == expected || reviewed.contains(&true) {
-        return changes(pod, expected, facts);
+        return changes(pod, &expected, facts);
     }
     match unreviewed(facts) {
         Some(why) => Err(why),
@@ -156,7 +141,7 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts) -> Checked {
     let lists = resources.flat_map(|all| [&all.limits, &all.requests]);
     let keys = lists.flatten().flat_map(BTreeMap::keys);
     let keys: Vec<&str> = keys.map(String::as_str).collect();
-    let known = resource_names(facts);
+    let known = facts.settings().names;
     for resource in [
         Resource::Memory,
         Resource::MemoryPercentage,
@@ -223,7 +208,7 @@ pub(super) fn policies(facts: &ClusterFacts) -> Checked {
 
 /// No quota limits the count of GPUs under `limits.`, where nobody counts it.
 fn quotas(facts: &ClusterFacts) -> Checked {
-    let names = resource_names(facts);
+    let names = facts.settings().names;
     let gpu = names.of(Resource::Gpu);
     let key = format!("limits.{gpu}");
     let limits = |quota: &&ResourceQuota| {

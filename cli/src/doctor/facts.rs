@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use aliquot_core::NodeName;
+use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+
+use crate::snapshot;
 
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
@@ -51,4 +54,11 @@ pub struct ClusterFacts {
     pub metrics: Fact<String>,
     /// What the agents whose pods are not ready say about it, by node.
     pub unready_agents: BTreeMap<NodeName, String>,
+}
+
+impl ClusterFacts {
+    /// How the scheduler reads pods, by the flags of its own.
+    pub fn settings(&self) -> pod::Settings {
+        snapshot::settings(self.pods.as_deref().unwrap_or_default())
+    }
 }
