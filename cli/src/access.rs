@@ -530,8 +530,8 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
     let request = request.map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
-        // The scheduler's own message.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
+        // A message of the scheduler's own, or of the API server's about a right.
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Err(
             AccessError::Refused(status.message.trim_matches('"').to_owned()),
         ),
         Err(kube::Error::Api(status))
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reads_token_of_user_from_file_and_none_of_a_password() {
+    async fn reads_token_of_user_from_file() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(&file, "secret").expect("written");
         let mut config = Config::new(Uri::from_static("https://127.0.0.1"));
