@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 
 use aliquot_k8s::pod;
 use clap::Args;
-use http::{HeaderName, HeaderValue, Uri};
+use http::header::{AUTHORIZATION, InvalidHeaderValue};
+use http::{HeaderName, HeaderValue, Request, Response, Uri};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, PostParams};
+use kube::client::{Body, ConfigExt as _};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
+use tower::{BoxError, Layer as _, ServiceExt as _};
 
 use crate::components::name;
 use crate::metrics;
@@ -47,9 +50,9 @@ const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 /// The namespace of the documented installation.
 const NAMESPACE: &str = "aliquot-system";
 /// The namespace of a context that names none.
-const USUAL: &str = "default";
+const DEFAULT_NAMESPACE: &str = "default";
 /// How the API server's proxy begins its own 503, where nothing answers.
-const NO_ANSWER: &str = "error trying to reach service";
+const PROXY_FAILED: &str = "error trying to reach service";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -84,7 +87,6 @@ pub struct Access {
     /// Port of the scheduler's pods
     #[arg(long, default_value_t = 9395)]
     pub scheduler_port: u16,
-    /// The clients that were made.
     #[arg(skip)]
     pub clients: Arc<Clients>,
 }
@@ -107,71 +109,43 @@ impl fmt::Debug for Clients {
 /// Why the cluster could not be read.
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// The kubeconfig.
     #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
     Kubeconfig(#[from] KubeconfigError),
-    /// What a flag names in it.
     #[error("the kubeconfig has no {what} {given:?}; expected for --{what}: {known}")]
     Name {
-        /// The flag.
         what: &'static str,
-        /// The name that was asked for.
         given: String,
-        /// Those that it has.
         known: String,
     },
     /// No kubeconfig, and no account of the pod either.
     #[error("there is no kubeconfig, and the pod's service account cannot be used: {0}")]
     InPod(#[from] InClusterError),
-    /// The client.
     #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
-    /// A list.
     #[error("cannot list {what}: {source}")]
     List {
-        /// The kind of objects.
         what: &'static str,
-        /// The API server's error.
         source: kube::Error,
     },
-    /// No scheduler runs there.
     #[error(
         "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --scheduler"
     )]
-    NoScheduler {
-        /// The namespace that was searched.
-        namespace: String,
-    },
+    NoScheduler { namespace: String },
     /// No token for the scheduler's or an agent's port.
+    #[error("cannot get a token of account {namespace}/{VIEWER}: {why}")]
+    Token { namespace: String, why: String },
+    /// The user may not create one.
     #[error(
-        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account"
+        "you may not create a token of account {namespace}/{VIEWER}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
     )]
-    Token {
-        /// The account's namespace.
-        namespace: String,
-        /// The error.
-        why: String,
-    },
+    TokenForbidden { namespace: String },
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// It answered that it is not ready.
     #[error("{at} is not ready: {why}")]
-    Unready {
-        /// Its name or address.
-        at: String,
-        /// Its reasons.
-        why: String,
-    },
-    /// It could not be reached.
+    Unready { at: String, why: String },
     #[error("cannot reach {at}: {why}")]
-    Unreachable {
-        /// Its name or address.
-        at: String,
-        /// The error.
-        why: String,
-    },
-    /// Its answer cannot be parsed.
+    Unreachable { at: String, why: String },
     #[error(
         "cannot parse the scheduler's answer: {0}; check that it is of the same release as this program"
     )]
@@ -179,7 +153,6 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// The client for the API server.
     pub async fn client(&self) -> Result<Client, AccessError> {
         let made = async { make(self.config().await?, self.request_timeout) };
         self.clients.user.get_or_try_init(|| made).await.cloned()
@@ -209,7 +182,12 @@ impl Access {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
         let params = PostParams::default();
         let answer = accounts.create_token_request(VIEWER, &params, &request);
-        let answer = answer.await.map_err(|error| refused(error.to_string()))?;
+        let answer = answer.await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
+                namespace: namespace.to_owned(),
+            },
+            error => refused(error.to_string()),
+        })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
@@ -219,8 +197,21 @@ impl Access {
         Ok(viewer)
     }
 
-    /// To a port of each of these pods, through the API server's proxy. Only ports with TLS get a
-    /// token.
+    /// A client whose requests carry the user's own token. `None` where there is none, where `--as` names another
+    /// user, and for pods in a namespace that was only found by its labels: a tenant may have made it.
+    async fn tenant(&self, namespace: &str) -> Result<Option<Client>, AccessError> {
+        if self.impersonate.is_some() || namespace != self.usual_namespace() {
+            return Ok(None);
+        }
+        let mut config = self.config().await?;
+        let Some(header) = own_token(&config).await? else {
+            return Ok(None);
+        };
+        config.headers.push(header);
+        make(config, self.request_timeout).map(Some)
+    }
+
+    /// To a port of each of these pods, through the API server's proxy.
     pub(crate) async fn routes(
         &self,
         client: &Client,
@@ -233,28 +224,19 @@ impl Access {
         } else {
             None
         };
-        let routes = pods.iter().map(|pod| {
-            let viewer = viewer.as_ref().filter(|_| serves_tls(pod, port));
-            let scheme = if viewer.is_some() { "https:" } else { "" };
-            let name = name(pod);
-            PodRoute {
-                client: viewer.unwrap_or(client).clone(),
-                path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
-            }
-        });
-        Ok(routes.collect())
+        let route = |pod: &&Pod| PodRoute::through(client, viewer.as_ref(), pod, port);
+        Ok(pods.iter().map(route).collect())
     }
 
     /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
-        let mut config = self.own_account().await?;
+        let mut config = self.config_of_user().await?;
         if let Some(user) = &self.impersonate {
             config.auth_info.impersonate = Some(user.clone());
         }
         Ok(config)
     }
 
-    /// The kubeconfig.
     pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
         match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -262,7 +244,8 @@ impl Access {
         }
     }
 
-    async fn own_account(&self) -> Result<Config, AccessError> {
+    /// The same without `--as`.
+    async fn config_of_user(&self) -> Result<Config, AccessError> {
         let file = match self.file() {
             Err(error) if self.is_optional(&error) && std::env::var_os(IN_POD).is_some() => {
                 return Ok(Config::incluster()?);
@@ -309,12 +292,12 @@ impl Access {
             Err(AccessError::Kubeconfig(error))
                 if self.scheduler.is_some() && self.is_optional(&error) =>
             {
-                return Ok(USUAL.to_owned());
+                return Ok(DEFAULT_NAMESPACE.to_owned());
             }
             config => config?,
         };
         Ok(match config.default_namespace.trim() {
-            "" => USUAL.to_owned(),
+            "" => DEFAULT_NAMESPACE.to_owned(),
             named => named.to_owned(),
         })
     }
@@ -329,7 +312,7 @@ impl Access {
         Ok(self.answer(path).await?.1)
     }
 
-    /// The same, and the way on which it came.
+    /// The same, with the route by which it came.
     pub(crate) async fn answer(&self, path: &str) -> Result<(PodRoute, String), AccessError> {
         if let Some(url) = &self.scheduler {
             let route = PodRoute::at(url)?;
@@ -342,8 +325,18 @@ impl Access {
             namespace: namespace.clone(),
         });
         let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
-        let routes = self.routes(&client, &namespace, &pods, self.scheduler_port);
-        for (pod, route) in pods.iter().zip(routes.await?) {
+        let port = self.scheduler_port;
+        let routes = match self.routes(&client, &namespace, &pods, port).await {
+            // The scheduler lets whoever may get a pod read why it waits.
+            Err(refused @ AccessError::TokenForbidden { .. }) if path.starts_with("/explain/") => {
+                let tenant = Box::pin(self.tenant(&namespace)).await?;
+                let tenant = tenant.ok_or(refused)?;
+                let route = |pod: &&Pod| PodRoute::through(&client, Some(&tenant), pod, port);
+                pods.iter().map(route).collect()
+            }
+            routes => routes?,
+        };
+        for (pod, route) in pods.iter().zip(routes) {
             let at = format!("pod {namespace}/{}", name(pod));
             let got = get(&route.client, &at, &format!("{}{path}", route.path)).await;
             let leads = |text: &str| {
@@ -396,7 +389,6 @@ impl Access {
         Ok((namespace.to_owned(), found.items))
     }
 
-    /// All nodes and all pods.
     pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
         let client = self.client().await?;
         Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
@@ -406,13 +398,22 @@ impl Access {
 /// A client, and the path under which it reaches a pod.
 #[derive(Clone)]
 pub(crate) struct PodRoute {
-    /// The client.
     pub(crate) client: Client,
-    /// The path.
     pub(crate) path: String,
 }
 
 impl PodRoute {
+    /// To a port of a pod, through the API server's proxy. Only a port with TLS is asked by the client with a token.
+    fn through(client: &Client, with_token: Option<&Client>, pod: &Pod, port: u16) -> Self {
+        let with_token = with_token.filter(|_| serves_tls(pod, port));
+        let scheme = if with_token.is_some() { "https:" } else { "" };
+        let (namespace, name) = (pod::namespace(pod), name(pod));
+        Self {
+            client: with_token.unwrap_or(client).clone(),
+            path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
+        }
+    }
+
     /// To an address that the user gives.
     pub(crate) fn at(url: &Uri) -> Result<Self, AccessError> {
         Ok(Self {
@@ -440,12 +441,28 @@ fn serves_tls(object: &Pod, port: u16) -> bool {
     probes.any(|(number, tls)| number == i32::from(port) && tls)
 }
 
-fn token_header(
-    token: &str,
-) -> Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue> {
+fn token_header(token: &str) -> Result<(HeaderName, HeaderValue), InvalidHeaderValue> {
     let mut value = HeaderValue::from_str(token)?;
     value.set_sensitive(true);
     Ok((TOKEN_HEADER, value))
+}
+
+/// The token of this configuration's user, as the header that passes the proxy. It may come from a file or a login
+/// program, so it is taken from a request that kube prepares.
+async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>, AccessError> {
+    let Some(layer) = config.auth_layer().map_err(AccessError::Client)? else {
+        return Ok(None);
+    };
+    let echo = tower::service_fn(|request: Request<Body>| async move {
+        let mut answer = Response::new(());
+        *answer.headers_mut() = request.into_parts().0.headers;
+        Ok::<_, BoxError>(answer)
+    });
+    let answer = layer.layer(echo).oneshot(Request::new(Body::empty())).await;
+    let answer = answer.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
+    let bearer = answer.headers().get(AUTHORIZATION);
+    let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    Ok(bearer.and_then(|token| token_header(token).ok()))
 }
 
 /// A client for an address that the user gives; over https with the token in `ALIQUOT_TOKEN`. The
@@ -509,16 +526,16 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         at: at.to_owned(),
         why,
     };
-    let request = http::Request::get(path).body(Vec::new());
+    let request = Request::get(path).body(Vec::new());
     let request = request.map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
-        // The scheduler's own message.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
+        // A message of the scheduler's own, or of the API server's about a right.
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Err(
             AccessError::Refused(status.message.trim_matches('"').to_owned()),
         ),
         Err(kube::Error::Api(status))
-            if status.code == 503 && !status.message.starts_with(NO_ANSWER) =>
+            if status.code == 503 && !status.message.starts_with(PROXY_FAILED) =>
         {
             Err(AccessError::Unready {
                 at: at.to_owned(),
@@ -577,6 +594,18 @@ mod tests {
             let found = parse_timeout(text).ok();
             assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn reads_token_of_user_from_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, "secret").expect("written");
+        let mut config = Config::new(Uri::from_static("https://127.0.0.1"));
+        assert_eq!(own_token(&config).await.expect("read"), None);
+        config.auth_info.token_file = Some(file.path().display().to_string());
+        let (name, value) = own_token(&config).await.expect("read").expect("a token");
+        assert_eq!((name, &value), (TOKEN_HEADER, &"secret".parse().unwrap()));
+        assert!(value.is_sensitive());
     }
 
     #[test]

@@ -28,28 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Names that only the kubeconfig or the cluster knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// Of the kubeconfig's contexts.
     Contexts,
-    /// Of its clusters.
     Clusters,
-    /// Of its users.
     Users,
-    /// Of namespaces.
     Namespaces,
-    /// Of nodes.
     Nodes,
-    /// Of the pods of a namespace.
     Pods,
 }
 
 impl Names {
     /// Those that an argument takes.
-    fn of(arg: &Arg) -> Option<Self> {
+    fn taken_by(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "context" => Some(Self::Contexts),
             "cluster" => Some(Self::Clusters),
             "user" => Some(Self::Users),
-            "namespace" | "scheduler_namespace" | "agent_namespace" => Some(Self::Namespaces),
+            "namespace" | "scheduler_namespace" => Some(Self::Namespaces),
             "node" => Some(Self::Nodes),
             "pod" => Some(Self::Pods),
             _ => None,
@@ -108,9 +102,11 @@ pub fn answer(words: &[String], names: impl Fn(Names, &[String]) -> Vec<String>)
         at += 1;
     }
     let values = |arg: &Arg| -> Vec<String> {
-        let known = Names::of(arg).map(|of| names(of, before));
-        let all = values(arg).into_iter().chain(known.into_iter().flatten());
-        all.collect()
+        let known = Names::taken_by(arg).map(|kind| names(kind, before));
+        values(arg)
+            .into_iter()
+            .chain(known.unwrap_or_default())
+            .collect()
     };
     let value_of = before.last().filter(|_| before.len() > at);
     let value_of = value_of.and_then(|word| flag(command, word));

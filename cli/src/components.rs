@@ -2,7 +2,7 @@
 //! flags; what a node offers.
 
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Node, Pod, PodCondition};
 
 /// The label that all pods of Aliquot carry.
 pub const PART: &str = "app.kubernetes.io/part-of";
@@ -21,10 +21,6 @@ pub fn running_pods<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = 
         .filter(move |pod| is_ours(pod, part) && !pod::is_finished(pod))
 }
 
-/// What to do about a replica that is not ready.
-pub const UNREADY: &str =
-    "it may be starting; otherwise kubectl describe the pod, and read its logs";
-
 /// Whether the pod's condition Ready is True.
 pub fn is_ready(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
@@ -35,29 +31,34 @@ pub fn is_ready(pod: &Pod) -> bool {
 
 /// Its containers that are not ready, with the reason in their status.
 pub fn unready(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let containers = status.container_statuses.iter().flatten();
-    let waiting = containers.filter(|one| !one.ready).map(|one| {
-        let waiting = one.state.as_ref().and_then(|state| state.waiting.as_ref());
-        let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
-        let message = waiting.and_then(|waiting| waiting.message.as_deref());
-        let texts = [reason, message].into_iter().flatten();
-        let texts: Vec<&str> = texts.collect();
-        match texts[..] {
-            [] => one.name.clone(),
-            _ => format!("{} ({})", one.name, texts.join(": ")),
-        }
-    });
-    let all: Vec<String> = waiting.collect();
-    (!all.is_empty()).then(|| all.join(", "))
+    let statuses = pod.status.as_ref()?.container_statuses.as_deref()?;
+    let unready: Vec<String> = statuses
+        .iter()
+        .filter(|container| !container.ready)
+        .map(with_reason)
+        .collect();
+    (!unready.is_empty()).then(|| unready.join(", "))
 }
 
-/// The pod's name.
+fn with_reason(container: &ContainerStatus) -> String {
+    let state = container.state.as_ref();
+    let waiting = state.and_then(|state| state.waiting.as_ref());
+    let texts = waiting.map(|waiting| [&waiting.reason, &waiting.message]);
+    let texts: Vec<&str> = texts
+        .iter()
+        .flatten()
+        .filter_map(|text| text.as_deref())
+        .collect();
+    match texts[..] {
+        [] => container.name.clone(),
+        _ => format!("{} ({})", container.name, texts.join(": ")),
+    }
+}
+
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The node's name.
 pub fn node_name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
@@ -72,29 +73,21 @@ pub fn offered(node: &Node) -> impl Iterator<Item = String> {
         .map(|(name, amount)| format!("{} {name}", amount.0))
 }
 
-/// The pod's containers.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| &spec.containers)
 }
 
-/// The commands and arguments of the pod's containers.
-pub fn arguments(pod: &Pod) -> impl Iterator<Item = &str> {
-    containers(pod).flat_map(|container| {
-        let both = [&container.command, &container.args];
-        both.into_iter().flatten().flatten().map(String::as_str)
-    })
-}
-
-/// The value of `--flag=value` or `--flag value` in a pod's arguments.
+/// The value of `--flag=value` or `--flag value` in the commands and arguments of a pod's containers.
 pub fn flag<'a>(pod: &'a Pod, flag: &str) -> Option<&'a str> {
-    let mut arguments = arguments(pod);
-    while let Some(word) = arguments.next() {
+    let lists = containers(pod).flat_map(|one| [&one.command, &one.args]);
+    let mut words = lists.flatten().flatten();
+    while let Some(word) = words.next() {
         let Some(rest) = word.strip_prefix(flag) else {
             continue;
         };
         match rest.strip_prefix('=') {
             Some(value) => return Some(value),
-            None if rest.is_empty() => return arguments.next(),
+            None if rest.is_empty() => return words.next().map(String::as_str),
             None => {}
         }
     }

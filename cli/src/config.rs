@@ -69,49 +69,29 @@ pub enum Form {
     Json,
 }
 
-/// Why a command of `config` failed.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// A file.
     #[error(transparent)]
     Read(#[from] InputError),
-    /// What is wrong with its content.
     #[error(transparent)]
     Invalid(#[from] ProfileErrors),
-    /// The result of a conversion.
     #[error(transparent)]
     Convert(#[from] ConvertError),
-    /// The effective profile.
     #[error(transparent)]
     Write(#[from] aliquot_profiles::config::WriteError),
-    /// The effective profile again.
     #[error("the profile cannot be written as JSON: {0}")]
     Json(#[from] serde_saphyr::Error),
-    /// The cluster.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The node.
     #[error("cannot get node {node}: {source}")]
     Node {
-        /// Its name.
         node: String,
-        /// The API server's error.
         source: Box<kube::Error>,
     },
-    /// Its agent has published no inventory.
     #[error("node {node} has no annotation {INVENTORY}; check that Aliquot's agent runs on it")]
-    NoInventory {
-        /// Its name.
-        node: String,
-    },
-    /// Its inventory.
+    NoInventory { node: String },
     #[error("annotation {INVENTORY} of node {node} cannot be read: {why}")]
-    Inventory {
-        /// Its name.
-        node: String,
-        /// The error.
-        why: String,
-    },
+    Inventory { node: String, why: String },
 }
 
 impl Validate {
@@ -191,13 +171,13 @@ impl Show {
             node: node.clone(),
             source: Box::new(source),
         })?;
-        self.output.of(effective(&found, &node)?)
+        self.output.text(effective(&found, &node)?)
     }
 }
 
 impl Form {
     /// The YAML of a configuration in this form.
-    fn of(self, yaml: String) -> Result<String, ConfigError> {
+    fn text(self, yaml: String) -> Result<String, ConfigError> {
         match self {
             Self::Yaml => Ok(yaml),
             Self::Json => {

@@ -16,12 +16,9 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
 use tokio::sync::Mutex;
-use tokio::time::{Duration, Instant};
 
 use crate::access::{Access, AccessError, PodRoute};
 
-/// How long the way to the leader is used; its token is valid for longer.
-const ROUTE_USE: Duration = Duration::from_mins(4);
 /// What passes from the browser, and back to it. Nothing else does: no token, and no cookie.
 const ASKED: [HeaderName; 4] = [
     header::ACCEPT,
@@ -48,7 +45,6 @@ pub struct Dashboard {
     /// Only print the address
     #[arg(long)]
     pub no_browser: bool,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
@@ -107,7 +103,8 @@ fn open(url: &str) -> Result<(), String> {
 struct Page {
     access: Access,
     secret: String,
-    route: Mutex<Option<(Instant, PodRoute)>>,
+    /// The way to the leader, until it fails.
+    route: Mutex<Option<PodRoute>>,
 }
 
 impl Page {
@@ -131,17 +128,13 @@ impl Page {
         Router::new().fallback(answer).with_state(self)
     }
 
-    /// The way to the leader; searched again after a while.
     async fn route(&self) -> Result<PodRoute, AccessError> {
         let mut known = self.route.lock().await;
-        if let Some((since, route)) = &*known
-            && since.elapsed() < ROUTE_USE
-        {
+        if let Some(route) = &*known {
             return Ok(route.clone());
         }
         let (route, _) = self.access.answer("/top").await?;
-        *known = Some((Instant::now(), route.clone()));
-        Ok(route)
+        Ok(known.insert(route).clone())
     }
 
     /// The scheduler's answer.

@@ -1,6 +1,6 @@
 //! `doctor`: what is wrong with a cluster or a node, and what to do about it.
 //!
-//! [`gather`] reads the [`facts`]. Each check is a function from facts to findings, in the file of what it
+//! [`gather`] reads the [`facts`]. Each check is a function from facts to a verdict, in the file of what it
 //! checks; [`finding`] prints the result. What could not be read is reported as not checked, never as ok.
 
 mod admission;
@@ -11,9 +11,9 @@ pub(crate) mod device_class;
 pub mod facts;
 pub mod finding;
 pub mod gather;
-mod mutators;
 pub mod node;
 pub mod probe;
+mod refused_writes;
 pub(crate) mod request_form;
 mod scheduler;
 mod security;
@@ -25,14 +25,11 @@ use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::{Access, AccessError};
-use crate::agents::Agents;
 use crate::components::{containers, flag, is_ours};
 use crate::output::Output;
-use crate::snapshot;
 use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
-use gather::ClusterReader;
 use probe::Probe;
 
 /// The flags of `doctor`.
@@ -51,7 +48,6 @@ pub struct Doctor {
     /// Most seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
-    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
@@ -75,12 +71,8 @@ pub struct Common {
     /// Output format; wide also lists the checks that passed
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
-    /// How to reach the agents
-    #[command(flatten)]
-    pub agents: Agents,
 }
 
 /// The flags of `doctor node`.
@@ -94,7 +86,6 @@ pub struct OneNode {
     /// Image of the probe pods, with kubectl-aliquot in it; defaults to the image of the node's agent
     #[arg(long)]
     pub probe_image: Option<String>,
-    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
@@ -114,11 +105,11 @@ impl Doctor {
     async fn report(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(None).await?;
         if self.security {
-            return Ok(Report::of(security::checks(&facts)));
+            return Ok(Report::new(security::checks(&facts)));
         }
         let mut found = cluster_checks(&facts);
         found.extend(node::checks(&facts, None));
-        Ok(Report::of(found))
+        Ok(Report::new(found))
     }
 }
 
@@ -128,28 +119,22 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let mut found = scheduler::checks(facts, &about);
     found.extend(admission::checks(facts, &about));
     let pods = facts.pods.as_deref().unwrap_or_default();
-    found.extend(device_class::checks(&facts.device_classes, pods, &about));
-    found.extend(request_form::checks(facts, &about));
-    found.push(security::limits(facts, &about));
+    let device_classes = device_class::check(&facts.device_classes, pods);
+    found.push(about.finding("device-classes", device_classes));
+    let form = request_form::check(facts);
+    found.extend(form.map(|checked| about.finding("request-form", checked)));
+    found.push(about.finding("limits", security::limits(facts)));
     found
 }
 
 impl Common {
     async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, AccessError> {
-        let client = self.access.client().await?;
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
-        let reader = ClusterReader {
-            access: &self.access,
-            agents: &self.agents,
-            namespace: &namespace,
-            node,
-        };
-        Ok(reader.facts(&client).await)
+        gather::facts(&self.access, &namespace, node).await
     }
 }
 
 impl OneNode {
-    /// The report of the node.
     pub async fn run(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(Some(&self.node)).await?;
         let mut found = node::checks(&facts, Some(&self.node));
@@ -165,36 +150,32 @@ impl OneNode {
                 "no agent pod runs on this node, so its flag --limiter-library is unknown".into(),
             ),
         };
-        let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self.run_probes(agent, scheduler, &facts).await;
+        let scheduler = admission::is_off(pods).then(|| facts.settings().scheduler_name);
+        let probes = self.run_probes(agent, scheduler.as_deref(), &facts).await;
+        let unmade = |why: String| (Err(why.clone()), Err(why));
+        let (share, without_share) = probes.unwrap_or_else(unmade);
         let about = About(self.node.clone());
         found.extend(probe::checks(&about, &share, &without_share, limited));
-        Ok(Report::of(found))
+        Ok(Report::new(found))
     }
 
-    /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled;
-    /// the second one runs in the namespace of Aliquot, which the webhook does not review.
+    /// The results of both probes, or why none was started. `scheduler` is set on the first one where the webhook is
+    /// disabled; the second one runs in the namespace of Aliquot, which the webhook does not review.
     async fn run_probes(
         &self,
         agent: Option<&Pod>,
         scheduler: Option<&str>,
         facts: &ClusterFacts,
-    ) -> (Fact<ContainerView>, Fact<ContainerView>) {
-        let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
+    ) -> Fact<(Fact<ContainerView>, Fact<ContainerView>)> {
         if self.no_probe {
-            return none("no probe pod was started because of --no-probe");
+            return Err("no probe pod was started because of --no-probe".to_owned());
         }
         let image = agent.and_then(|agent| containers(agent).next()?.image.clone());
-        let Some(image) = self.probe_image.clone().or(image) else {
-            return none(
-                "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
-            );
-        };
-        let client = match self.common.access.client().await {
-            Ok(client) => client,
-            Err(error) => return none(&error.to_string()),
-        };
-        let names = snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names;
+        let image = self.probe_image.clone().or(image).ok_or(
+            "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
+        )?;
+        let client = fact(self.common.access.client().await)?;
+        let names = facts.settings().names;
         let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
         let unreviewed = kube::Api::namespaced(client, &facts.namespace);
         let of = |probe: Probe| probe.pod(&self.node, &image, &names, scheduler);
@@ -204,7 +185,8 @@ impl OneNode {
                 _ => probe::run(&usual, of(Probe::Share)).await,
             }
         };
-        tokio::join!(share, probe::run(&unreviewed, of(Probe::WithoutShare)))
+        let without_share = probe::run(&unreviewed, of(Probe::WithoutShare));
+        Ok(tokio::join!(share, without_share))
     }
 }
 

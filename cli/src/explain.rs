@@ -24,7 +24,7 @@ pub struct Explain {
     /// Name of the pod, with or without pod/ before it
     #[arg(value_name = "POD", value_parser = parse_pod, required_unless_present = "filename")]
     pub pod: Option<String>,
-    /// Where the pod of this manifest would go now, and if nowhere, which changes would help; - reads standard input
+    /// Where the pod of this manifest would go now; - reads standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "pod")]
     pub filename: Option<PathBuf>,
     /// Namespace of the pod; defaults to that of the manifest, then of the context
@@ -36,13 +36,11 @@ pub struct Explain {
     /// Output format; wide shows all nodes
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
 
 impl Explain {
-    /// What the command prints.
     pub async fn run(&self) -> Result<String> {
         if let Some(path) = &self.filename {
             return self.what_if(path).await;

@@ -5,13 +5,10 @@ use std::path::Path;
 
 use thiserror::Error;
 
-/// A file cannot be read.
 #[derive(Debug, Error)]
 #[error("cannot read {path}: {source}")]
 pub struct InputError {
-    /// Its path.
     path: String,
-    /// The system's error.
     source: std::io::Error,
 }
 

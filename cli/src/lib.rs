@@ -2,9 +2,10 @@
 //! scheduler decides is computed by `aliquot-core`, never here.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod access;
-pub mod agents;
+mod agents;
 pub mod complete;
 pub mod components;
 pub mod config;
@@ -13,7 +14,6 @@ pub mod doctor;
 pub mod explain;
 pub mod input;
 mod metrics;
-pub mod mps_usage;
 pub mod output;
 pub mod preflight;
 pub mod program;

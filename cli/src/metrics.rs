@@ -3,7 +3,6 @@
 /// One line of a metrics page.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample<'a> {
-    /// The metric.
     pub(crate) name: &'a str,
     labels: &'a str,
     /// Its value as it is written.

@@ -18,13 +18,10 @@ pub enum Output {
     Yaml,
 }
 
-/// Why an answer cannot be printed.
 #[derive(Debug, Error)]
 pub enum OutputError {
-    /// As JSON.
     #[error("cannot write the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// As YAML.
     #[error("cannot write the answer as YAML: {0}")]
     Yaml(#[from] serde_saphyr::ser::Error),
 }

@@ -1,8 +1,6 @@
 //! `preflight`: what a cluster has before an installation with the chart's default names: versions, CDI, who
 //! owns `nvidia.com/gpu` today; and the workloads that would then behave differently ([`rules`]).
 
-mod environment;
-mod escapes;
 pub mod gather;
 mod gpu_operator;
 mod other_plugins;
@@ -24,7 +22,7 @@ use thiserror::Error;
 use crate::access::{Access, AccessError, all};
 use crate::components::{node_name, offered};
 use crate::doctor::facts::{Fact, fact};
-use crate::doctor::finding::{About, Finding, Report};
+use crate::doctor::finding::{About, Checked, Finding, Report, note, ok, problem, warning};
 use crate::doctor::request_form::minor;
 use crate::doctor::{device_class, gather as installation};
 use crate::output::Output;
@@ -69,18 +67,14 @@ pub struct Preflight {
     /// Resource names and defaults that Aliquot will have
     #[command(flatten)]
     pub request: RequestFlags,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Why there is no report.
 #[derive(Debug, Error)]
 pub enum PreflightError {
-    /// The flags.
     #[error(transparent)]
     Flags(#[from] FlagError),
-    /// The cluster.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
@@ -97,18 +91,15 @@ impl Preflight {
         };
         let mut found = checks(&facts);
         found.extend(changes(&facts, &settings));
-        Ok(Report::of(found))
+        Ok(Report::new(found))
     }
 }
 
-/// What was read of the cluster.
 #[derive(Clone, Debug)]
 pub struct PreFacts {
     /// The namespace of the installation, which the webhook does not review.
     pub namespace: String,
-    /// The API server's version.
     pub version: Fact<String>,
-    /// All nodes.
     pub nodes: Fact<Vec<Node>>,
     /// All workloads, and pods that have not ended.
     pub workloads: Fact<Vec<Workload>>,
@@ -163,27 +154,35 @@ pub async fn facts(access: &Access, only: Option<String>) -> Result<PreFacts, Ac
 /// The findings of all checks.
 pub fn checks(facts: &PreFacts) -> Vec<Finding> {
     let about = About::cluster();
-    let mut found = vec![installed(facts, &about), kubernetes(facts, &about)];
+    let mut found = about.each([
+        ("installed", installed(facts)),
+        ("kubernetes", kubernetes(facts)),
+    ]);
     match &facts.nodes {
-        Err(why) => found.push(about.unknown("nodes", why)),
+        Err(why) => found.push(about.finding("nodes", Err(why.clone()))),
         Ok(nodes) => {
             let nodes: Vec<&Node> = nodes.iter().filter(|node| has_gpus(node)).collect();
-            found.push(labelled(&nodes, &about));
-            found.extend(by_version(&nodes, |info| &info.kubelet_version, kubelet));
+            found.push(labelled(&nodes));
+            found.extend(by_version(
+                &nodes,
+                |info| &info.kubelet_version,
+                ("kubelet", kubelet),
+            ));
             found.extend(by_version(
                 &nodes,
                 |info| &info.container_runtime_version,
-                runtime,
+                ("container-runtime", runtime),
             ));
             match pods(facts) {
-                Err(why) => found.push(about.unknown("gpu-owner", why)),
+                Err(why) => found.push(about.finding("gpu-owner", Err(why))),
                 Ok(pods) => found.extend(owners(&nodes, &pods)),
             }
         }
     }
     let nodes = facts.nodes.as_deref().unwrap_or_default();
-    found.extend(gpu_operator::checks(&facts.policies, nodes, &about));
-    found.extend(device_class::checks(&facts.device_classes, &[], &about));
+    found.extend(gpu_operator::checks(&facts.policies, nodes));
+    let device_classes = device_class::check(&facts.device_classes, &[]);
+    found.push(about.finding("device-classes", device_classes));
     found
 }
 
@@ -199,10 +198,12 @@ fn current(facts: &PreFacts) -> CurrentSystem {
 
 /// What changes for the workloads whose pods the webhook will review.
 fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
-    let check = "workloads";
-    let unlisted = facts.unlisted.iter();
-    let unlisted = unlisted.map(|(what, why)| About((*what).to_owned()).unknown(check, why));
-    let mut found: Vec<Finding> = unlisted.collect();
+    let unmade = |about: About, why: &str| about.finding("workloads", Err(why.to_owned()));
+    let mut found: Vec<Finding> = facts
+        .unlisted
+        .iter()
+        .map(|(what, why)| unmade(About((*what).to_owned()), why))
+        .collect();
     match (&facts.workloads, &facts.exempt) {
         (Ok(workloads), Ok(exempt)) => {
             let left = |one: &Workload| {
@@ -213,44 +214,35 @@ fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
                 .filter(|one| facts.judges(one) && !left(one));
             found.extend(judged.flat_map(|one| rules::findings(one, settings)));
         }
-        (Err(why), _) | (_, Err(why)) => found.push(About::cluster().unknown(check, why)),
+        (Err(why), _) | (_, Err(why)) => found.push(unmade(About::cluster(), why)),
     }
     found
 }
 
-fn installed(facts: &PreFacts, about: &About) -> Finding {
-    let check = "installed";
-    match &facts.installed {
-        Err(why) => about.unknown(check, why),
-        Ok(false) => about.ok(check, "Aliquot is not installed"),
-        Ok(true) => about.note(
-            check,
+fn installed(facts: &PreFacts) -> Checked {
+    if *facts.installed.as_ref()? {
+        return note(
             "Aliquot is installed already",
             "kubectl aliquot doctor checks the installation",
-        ),
+        );
     }
+    ok("Aliquot is not installed")
 }
 
-fn kubernetes(facts: &PreFacts, about: &About) -> Finding {
-    let check = "kubernetes";
-    let version = match &facts.version {
-        Err(why) => return about.unknown(check, why),
-        Ok(version) => version,
-    };
+fn kubernetes(facts: &PreFacts) -> Checked {
+    let version = facts.version.as_ref()?;
     let found = format!("the API server has version {version}");
     match minor(version) {
-        None => about.unknown(check, format!("{found}; expected v1.{OLDEST} or newer")),
-        Some(minor) if minor < OLDEST => about.problem(
-            check,
+        None => Err(format!("{found}; expected v1.{OLDEST} or newer")),
+        Some(minor) if minor < OLDEST => problem(
             format!("{found}: helm does not install the chart"),
-            &format!("update the cluster to 1.{OLDEST} or newer"),
+            format!("update the cluster to 1.{OLDEST} or newer"),
         ),
-        Some(minor) if minor > NEWEST => about.warning(
-            check,
+        Some(minor) if minor > NEWEST => warning(
             format!("{found}, which is newer than what was tested"),
-            &format!("docs/guides/support-matrix.md has what was tested up to 1.{NEWEST}"),
+            format!("docs/guides/support-matrix.md has what was tested up to 1.{NEWEST}"),
         ),
-        Some(_) => about.ok(check, found),
+        Some(_) => ok(found),
     }
 }
 
@@ -274,94 +266,82 @@ fn about_nodes(nodes: &[&Node]) -> About {
 }
 
 /// The agent starts on the nodes with GPUs.
-fn labelled(nodes: &[&Node], about: &About) -> Finding {
+fn labelled(nodes: &[&Node]) -> Finding {
     let check = "nodes";
-    let without: Vec<&Node> = nodes
-        .iter()
-        .copied()
-        .filter(|node| !is_ours(node))
-        .collect();
     if nodes.is_empty() {
-        return about.warning(
-            check,
+        let none = warning(
             "no node offers a resource of NVIDIA's or has a label that says it has GPUs",
             "kubectl label node NODE gpu=on: the agent starts on nodes with this label (devicePlugin.nvidiaNodeSelector)",
         );
+        return About::cluster().finding(check, none);
     }
-    if without.is_empty() {
-        return about.ok(check, "all nodes with GPUs have the label gpu=on");
+    let others = nodes.iter().copied().filter(|node| !is_ours(node));
+    let others: Vec<&Node> = others.collect();
+    if others.is_empty() {
+        return About::cluster().finding(check, ok("all nodes with GPUs have the label gpu=on"));
     }
-    about_nodes(&without).note(
-        check,
+    let unlabelled = note(
         "no label gpu=on: the agent will not start here",
         "kubectl label node NODE gpu=on, when no other plugin offers nvidia.com/gpu on it",
-    )
+    );
+    about_nodes(&others).finding(check, unlabelled)
 }
 
 /// A finding for each version that nodes report, about these nodes.
 fn by_version(
     nodes: &[&Node],
     version: fn(&NodeSystemInfo) -> &str,
-    finding: fn(&str, &About) -> Finding,
+    (check, verdict): (&'static str, fn(&str) -> Checked),
 ) -> Vec<Finding> {
     let mut groups: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
     for node in nodes.iter().copied() {
-        let info = node
-            .status
-            .as_ref()
-            .and_then(|status| status.node_info.as_ref());
+        let status = node.status.as_ref();
+        let info = status.and_then(|status| status.node_info.as_ref());
         let version = info.map(version).unwrap_or_default();
         groups.entry(version).or_default().push(node);
     }
-    let groups = groups.into_iter();
     groups
-        .map(|(version, nodes)| finding(version, &about_nodes(&nodes)))
+        .into_iter()
+        .map(|(version, nodes)| about_nodes(&nodes).finding(check, verdict(version)))
         .collect()
 }
 
-fn kubelet(version: &str, about: &About) -> Finding {
-    let check = "kubelet";
+fn kubelet(version: &str) -> Checked {
     let found = format!("the kubelet has version {version}");
     match minor(version) {
-        None => about.unknown(check, format!("{found}; expected v1.{OLDEST} or newer")),
-        Some(minor) if minor < OLDEST => about.warning(
-            check,
+        None => Err(format!("{found}; expected v1.{OLDEST} or newer")),
+        Some(minor) if minor < OLDEST => warning(
             format!("{found}, which is older than what was tested"),
-            &format!("update it to 1.{OLDEST} or newer"),
+            format!("update it to 1.{OLDEST} or newer"),
         ),
-        Some(_) => about.ok(check, found),
+        Some(_) => ok(found),
     }
 }
 
 /// Containers get their GPUs through CDI.
-fn runtime(version: &str, about: &About) -> Finding {
-    let check = "container-runtime";
+fn runtime(version: &str) -> Checked {
     let (name, number) = version.split_once("://").unwrap_or((version, ""));
     let mut numbers = number.split('.').map_while(|part| part.parse::<u32>().ok());
     let number = numbers.next().zip(numbers.next());
     let found = format!("the container runtime is {version}");
-    let update = "update it (docs/guides/container-runtime.md)";
     match (name, number) {
-        ("containerd", Some(number)) if number >= (2, 0) => {
-            about.ok(check, format!("{found}, whose CDI is on unless its configuration has enable_cdi = false"))
-        }
-        ("containerd", Some((1, 7))) => about.warning(
-            check,
-            format!("{found}, whose CDI is off by default; its configuration cannot be read from here"),
+        ("containerd", Some(number)) if number >= (2, 0) => ok(format!(
+            "{found}, whose CDI is on unless its configuration has enable_cdi = false"
+        )),
+        ("containerd", Some((1, 7))) => warning(
+            format!(
+                "{found}, whose CDI is off by default; its configuration cannot be read from here"
+            ),
             "set enable_cdi = true under its CRI plugin and restart it, unless that is done (docs/guides/container-runtime.md)",
         ),
-        ("cri-o", Some(number)) if number >= (1, 28) => {
-            about.ok(check, format!("{found}, which has CDI"))
-        }
-        ("containerd" | "cri-o", Some(_)) => about.problem(
-            check,
+        ("cri-o", Some(number)) if number >= (1, 28) => ok(format!("{found}, which has CDI")),
+        ("containerd" | "cri-o", Some(_)) => problem(
             format!("{found}, which does not support CDI: no container with a share starts"),
-            update,
+            "update it (docs/guides/container-runtime.md)",
         ),
-        _ => about.unknown(
-            check,
-            format!("{found}; whether it supports CDI is not known, expected containerd or CRI-O"),
-        ),
+        _ => Err(format!(
+            "{found}; whether it supports CDI is not known, expected containerd or CRI-O"
+        )),
     }
 }
 
@@ -390,24 +370,26 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
             Some(_) if is_ours(node) => found.extend(other_plugins(&here, &about)),
             Some((who, _)) => others.entry(who.to_owned()).or_default().push(node),
             None if has_inventory || offered.is_empty() => {}
-            None if is_ours(node) => found.push(about.problem(
-                check,
-                format!("served by {hidden}: two plugins cannot offer the same resource on a node"),
-                "disable the plugin: it may be a service of the node, as on AKS and Bottlerocket (docs/migrating-from-nvidia.md)",
-            )),
+            None if is_ours(node) => {
+                let both = problem(
+                    format!("served by {hidden}: two plugins cannot offer the same resource on a node"),
+                    "disable the plugin: it may be a service of the node, as on AKS and Bottlerocket (docs/migrating-from-nvidia.md)",
+                );
+                found.push(about.finding(check, both));
+            }
             None => others.entry(hidden).or_default().push(node),
         }
     }
-    let other = |(who, nodes): (String, Vec<&Node>)| {
-        about_nodes(&nodes).note(
-            check,
+    for (who, nodes) in others {
+        let left = note(
             format!("served by {who}; Aliquot leaves nodes without the label gpu=on alone"),
             "docs/migrating-from-nvidia.md moves them node by node",
-        )
-    };
-    found.extend(others.into_iter().map(other));
+        );
+        found.push(about_nodes(&nodes).finding(check, left));
+    }
     if found.is_empty() {
-        found.push(About::cluster().ok(check, "no other plugin offers a resource of NVIDIA's"));
+        let none = ok("no other plugin offers a resource of NVIDIA's");
+        found.push(About::cluster().finding(check, none));
     }
     found
 }

@@ -23,7 +23,6 @@ line is invalid. `doctor --wait`: 0 also with warnings.";
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-aliquot", version, after_help = CODES)]
 pub struct Program {
-    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -48,7 +47,6 @@ impl Program {
     }
 }
 
-/// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Explain why a pod is pending, or where one would go: for each node and GPU, whether it fits or the first

@@ -25,7 +25,6 @@ In a pod without a kubeconfig, a command uses the pod's service account and its 
 const SHARED: &str = "Flags of every command that reads a cluster";
 const ANCHOR: &str = "#flags-of-every-command-that-reads-a-cluster";
 
-/// The page.
 pub fn page() -> String {
     let mut text = HEAD.to_owned();
     let _ = writeln!(text, "{CODES}\n\n## {SHARED}");

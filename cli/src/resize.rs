@@ -52,49 +52,33 @@ pub struct Resize {
     /// Wait until the share is enforced; fail if it is refused
     #[arg(long)]
     pub wait: bool,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Why a share was not resized.
 #[derive(Debug, Error)]
 pub enum ResizeFailure {
-    /// The cluster cannot be reached.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The pod cannot be read or written.
     #[error("cannot resize pod {pod}: {source}")]
-    Api {
-        /// The pod.
-        pod: String,
-        /// The API server's error.
-        source: kube::Error,
-    },
-    /// The pod has no share.
+    Api { pod: String, source: kube::Error },
     #[error(
         "pod {0} has no share of a GPU; expected: a running pod with the annotation {ALLOCATION}"
     )]
     NoShare(String),
-    /// Several containers have a share.
     #[error("several containers have a share; expected: --container with one of {0}")]
     WhichContainer(String),
-    /// An amount is invalid.
     #[error(transparent)]
     Invalid(#[from] ResizeError),
-    /// The resize was refused.
     #[error("Refused: {0}")]
     Refused(String),
-    /// Another request took its place.
     #[error("another resize of the pod took the place of this one: {0}")]
     Replaced(String),
-    /// Nobody answered.
     #[error("no answer in time, last: {0}; check that the scheduler runs")]
     NoAnswer(String),
 }
 
 impl Resize {
-    /// What the command prints.
     pub async fn run(&self) -> Result<String, ResizeFailure> {
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
         let name = &*self.pod;

@@ -51,15 +51,12 @@ struct SchedulerFlags {
     gpu_policy: GpuPolicy,
 }
 
-/// The scheduler's flags cannot be read.
 #[derive(Debug, Error)]
 pub enum SchedulerFlagsError {
-    /// One of them.
     #[error(
         "the flags of the scheduler's pod cannot be read; check that it is of the same release as this program: {0}"
     )]
     Parse(#[from] clap::Error),
-    /// A resource's name.
     #[error("a flag of the scheduler's pod is invalid: {0}")]
     Name(#[from] FlagError),
 }
@@ -96,12 +93,12 @@ pub(crate) fn unreadable(ledger: &Ledger, node: &NodeName, pods: &[Pod]) -> Vec<
 const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
 
 /// The running containers with a share and without limits, as `namespace/pod container`: they ask for
-/// it by a variable, and the flag of the agents among `parts` allows it in their namespace.
-pub(crate) fn without_control(pods: &[Pod], parts: &[Pod]) -> Vec<String> {
-    let agent = parts.iter().find(|pod| is_ours(pod, "device-plugin"));
+/// it by a variable, and a flag of the agents allows it in their namespace.
+pub(crate) fn without_control(pods: &[Pod]) -> Vec<String> {
+    let agent = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
     let named = agent.and_then(|agent| flag(agent, "--may-disable-control"));
     let named: Vec<&str> = named.unwrap_or_default().split(',').collect();
-    let settings = settings(parts);
+    let settings = settings(pods);
     let asks = |container: &Container| {
         let mut env = container.env.iter().flatten().rev();
         let value = env.find(|one| one.name == DISABLE_CONTROL);
@@ -111,17 +108,13 @@ pub(crate) fn without_control(pods: &[Pod], parts: &[Pod]) -> Vec<String> {
     let mut found = Vec::new();
     for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
         let namespace = pod::namespace(object);
-        let may = named
-            .iter()
-            .any(|one| *one == "*" || *one == namespace.as_str());
+        let may = named.contains(&"*") || named.contains(&namespace.as_str());
         if !may || pod::allocated(&PodView::from(object), &settings).is_none() {
             continue;
         }
-        let containers = pod::containers(object).filter(|(container, _)| asks(container));
-        found.extend(
-            containers
-                .map(|(container, _)| format!("{namespace}/{} {}", name(object), container.name)),
-        );
+        for (container, _) in pod::containers(object).filter(|(container, _)| asks(container)) {
+            found.push(format!("{namespace}/{} {}", name(object), container.name));
+        }
     }
     found
 }

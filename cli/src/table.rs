@@ -50,7 +50,6 @@ pub(crate) fn some<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// An empty cell.
 pub(crate) fn dash() -> String {
     "-".to_owned()
 }

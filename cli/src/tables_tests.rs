@@ -1,22 +1,19 @@
 //! Tables as they are printed, from a cluster of two nodes; and the errors of a scheduler.
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::explain::{
-    NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory, RequestedShare,
-    SchedulingCondition, container_requests,
-};
+use aliquot_core::explain::{PodAnswer, RefusalHistory, SchedulingCondition};
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
-use aliquot_core::{Burst, Cluster, Ledger, Mib, Percent};
-use aliquot_k8s::node::published;
-use aliquot_k8s::view::PodView;
+use aliquot_core::{Burst, Mib, Percent};
+use aliquot_k8s::pod::Settings;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::access::{Access, AccessError};
 use crate::agents::Answers;
+use crate::explain::what_if::what_if;
 use crate::explain::{self, ask};
 use crate::top::tables::{self, PodColumns};
 use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
@@ -24,11 +21,11 @@ use crate::usage::Usage;
 
 const ALL: PodColumns = PodColumns {
     namespace: true,
-    uuid: true,
+    wide: true,
 };
 const ONE_NAMESPACE: PodColumns = PodColumns {
     namespace: false,
-    uuid: false,
+    wide: false,
 };
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -93,29 +90,6 @@ fn top_names_gpus_without_memory_of_processes() {
     assert!(nodes(&top_of(&cluster(), &[])).ends_with("-\n"));
 }
 
-#[test]
-fn top_shows_containers_without_control() {
-    let mut free = holder();
-    let spec = free.spec.as_mut().unwrap();
-    spec.containers[0].env = from(json!([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]));
-    let agent = |namespaces: &str| -> Pod {
-        from(json!({
-            "metadata": {"name": "agent", "namespace": "s", "labels": {
-                "app.kubernetes.io/part-of": "aliquot",
-                "app.kubernetes.io/component": "device-plugin",
-            }},
-            "spec": {"containers": [{"name": "device-plugin",
-                "args": [format!("--may-disable-control={namespaces}")]}]},
-        }))
-    };
-    let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
-    for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
-        let pods = pods_with_allocations(&[free.clone()], &[agent(namespaces)]);
-        let text = tables::pods(&pods, &Devices::default(), SortBy::Name, ALL);
-        assert_eq!(text.ends_with(line), shown, "{namespaces:?}");
-    }
-}
-
 fn nodes(top: &TopAnswer) -> String {
     tables::nodes(&top.nodes, &Usage::default(), SortBy::Name, false)
 }
@@ -132,9 +106,9 @@ fn usage() -> Usage {
         "gpus": [{"gpu": "GPU-n1", "memory": 40960, "sm": 31, "temperature": 41, "power": 250}],
         "shares": [{"gpu": "GPU-n1", "device": "GPU-n1", "namespace": "d", "pod": "holder",
             "container": "main", "limit": 50000, "memory": 40000, "sm": 30, "throttled": 50,
-            "peak": {"memory": 40000, "sm": 30}}],
+            "processes": 2, "peak": {"memory": 40000, "sm": 30}}],
     });
-    Usage::of(Answers {
+    Usage::read(Answers {
         texts: vec![("n1".into(), answer.to_string())],
         missing: [("n2".into(), "connection refused".to_owned())].into(),
     })
@@ -164,25 +138,39 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
     assert_eq!(
         [wide(), wide()],
         [
-            Some("PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"),
             Some(
-                "1     d/holder  41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
+                "PODS  OWNERS    PROCESSES  C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"
+            ),
+            Some(
+                "1     d/holder  2          41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
             ),
         ]
     );
-    let devices = Devices::of(&top.nodes);
-    let mut pods = pods_with_allocations(&pods, &[]);
+    let devices = Devices::new(&top.nodes);
+    let mut pods = pods_with_allocations(&pods, &Settings::default());
     add_usage(&mut pods, &usage(), &devices);
-    assert_eq!(
-        tables::pods(&pods, &devices, SortBy::Name, ALL),
-        "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      UUID\n\
-         d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  GPU-n1\n"
-    );
-    // As kubectl does for the pods of one namespace.
     assert_eq!(
         tables::pods(&pods, &devices, SortBy::Name, ONE_NAMESPACE),
         "POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER\n\
          holder  n1    0    1       50000  40000  30     30    50 %       Job/train\n"
+    );
+}
+
+/// The clients of an MPS daemon are the processes of its shares.
+#[test]
+fn mps_14_shows_clients_and_memory_by_device_and_pod() {
+    let (objects, pods) = (cluster(), [holder()]);
+    let top = top_of(&objects, &pods);
+    let gpus = tables::gpus(&top, &usage(), SortBy::Name, true);
+    let shown = gpus.contains("OWNERS    PROCESSES") && gpus.contains("d/holder  2 ");
+    assert!(shown, "{gpus}");
+    let devices = Devices::new(&top.nodes);
+    let mut pods = pods_with_allocations(&pods, &Settings::default());
+    add_usage(&mut pods, &usage(), &devices);
+    assert_eq!(
+        tables::pods(&pods, &devices, SortBy::Name, ALL),
+        "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      PROCESSES  UUID\n\
+         d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  2          GPU-n1\n"
     );
 }
 
@@ -193,8 +181,8 @@ fn top_shows_limit_above_what_a_pod_requested() {
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
     *allocation = allocation.replace(r#""cores":30"#, r#""cores":30,"burst":{"memory":70000}"#);
     let table = tables::pods(
-        &pods_with_allocations(&[pod], &[]),
-        &Devices::of(&top_of(&cluster(), &[]).nodes),
+        &pods_with_allocations(&[pod], &Settings::default()),
+        &Devices::new(&top_of(&cluster(), &[]).nodes),
         SortBy::Name,
         ONE_NAMESPACE,
     );
@@ -219,15 +207,15 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
     *allocation = allocation.replace("GPU-n1", "GPU-a/1g.10gb@4");
     let table = tables::pods(
-        &pods_with_allocations(&[pod], &[]),
-        &Devices::of(&[from(node)]),
+        &pods_with_allocations(&[pod], &Settings::default()),
+        &Devices::new(&[from(node)]),
         SortBy::Name,
         ALL,
     );
     assert_eq!(
         table,
-        "NAMESPACE  POD     NODE  GPU          SHARES  MIB    USED  CORES  SM %  THROTTLED  OWNER      UUID\n\
-         d          holder  n1    3 1g.10gb@4  1       50000  -     30     -     -          Job/train  MIG-b\n"
+        "NAMESPACE  POD     NODE  GPU          SHARES  MIB    USED  CORES  SM %  THROTTLED  OWNER      PROCESSES  UUID\n\
+         d          holder  n1    3 1g.10gb@4  1       50000  -     30     -     -          Job/train  -          MIG-b\n"
     );
 }
 
@@ -267,7 +255,7 @@ fn top_names_controller_of_pods() {
         let mut pod = holder();
         pod.metadata.owner_references = from(json!([owner]));
         pod.metadata.labels = from(labels);
-        let found = pods_with_allocations(&[pod], &[]).remove(0).owner;
+        let found = pods_with_allocations(&[pod], &Settings::default()).remove(0).owner;
         assert_eq!(found.unwrap_or_default(), expected);
     };
     let owner = |kind: &str, name: &str, controls: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": controls});
@@ -284,53 +272,20 @@ fn top_names_controller_of_pods() {
 
 /// The scheduler's answer for a pod of 40,000 MiB.
 fn waiting() -> PodAnswer {
-    let mut ledger = Ledger::default();
-    for object in cluster() {
-        let name = object.metadata.name.as_deref().unwrap().into();
-        ledger.publish(&name, Some(published(&object)));
-    }
-    let pod = PodView::from(&holder());
-    let (on, shares) = aliquot_k8s::pod::allocated(&pod, &<_>::default()).unwrap();
-    ledger.confirm(
-        &"h".into(),
-        &"d".into(),
-        &on,
-        shares,
-        aliquot_core::HostResources::default(),
-    );
-    let asking: PodView = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
+    let mut nodes = cluster();
+    nodes[2].spec = Some(from(json!({"unschedulable": true})));
+    let pod: Pod = from(json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
-    let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
-    let cluster: &Cluster = ledger.cluster();
-    let mut tail = NodeTotals::default();
-    let mut nodes = Vec::new();
-    for (_, name, state) in cluster.iter() {
-        let offered = name.as_str() != "cpu";
-        let policies = Policies::default();
-        let (answer, refusal) =
-            NodeAnswer::evaluate(name, state, &demand, &policies, offered, None);
-        tail.add(&answer, refusal.as_ref());
-        nodes.push(answer);
-    }
-    let asks: Vec<RequestedShare> = container_requests(&demand);
-    let head = PodHeader {
-        namespace: "d".to_owned(),
-        name: "p".to_owned(),
-        uid: "u".into(),
-        leads: true,
-        requests: asks,
-        annotated: false,
-        burst: None,
-        refused: Some(RefusalHistory {
-            times: 3,
-            first_seconds_ago: 200.0,
-            last_seconds_ago: 5.0,
-            text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
-        }),
-        condition: None,
-        placement: None,
-    };
-    PodAnswer { head, nodes, tail }
+    let (pods, settings) = ([holder()], Settings::default());
+    let asked = what_if(&nodes, &pods, &pod, &settings, Policies::default());
+    let mut answer = asked.unwrap().answer;
+    answer.head.refused = Some(RefusalHistory {
+        times: 3,
+        first_seconds_ago: 200.0,
+        last_seconds_ago: 5.0,
+        text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
+    });
+    answer
 }
 
 #[test]

@@ -20,12 +20,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Access, AccessError, all, list};
-use crate::agents::{Agents, Monitors};
-use crate::components::name;
-use crate::mps_usage::{self, ContainerUsage, MpsUsage};
+use crate::agents::{MONITOR, parse_address};
 use crate::output::Output;
-use crate::snapshot::{ledger, settings, unreadable, without_control};
-use crate::table::aligned;
+use crate::snapshot::{ledger, settings, unreadable};
 use crate::usage::Usage;
 
 /// The flags of `top`.
@@ -34,7 +31,7 @@ pub struct Top {
     /// What to list
     #[arg(value_enum, default_value = "nodes")]
     pub of: Of,
-    /// Output format; wide adds how devices are shared, why they are closed, and resources
+    /// Output format; wide adds how devices are shared, why they are closed, processes and resources
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
     /// Namespace of the pods; defaults to that of the context
@@ -49,15 +46,18 @@ pub struct Top {
     /// Show only what is allocated; ask no monitor
     #[arg(long)]
     pub no_usage: bool,
-    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
-    /// How to reach the agents
-    #[command(flatten)]
-    pub agents: Agents,
-    /// How to reach the monitors
-    #[command(flatten)]
-    pub monitors: Monitors,
+    /// Ask the monitor of a node at this address instead of through the API server; repeatable, or
+    /// separated by commas in the variable `ALIQUOT_MONITORS`
+    #[arg(
+        long = "monitor",
+        value_name = "NODE=URL",
+        value_parser = parse_address,
+        value_delimiter = ',',
+        env = "ALIQUOT_MONITORS"
+    )]
+    pub monitors: Vec<(NodeName, http::Uri)>,
 }
 
 /// By what the rows of a table are sorted.
@@ -113,14 +113,9 @@ impl Top {
         let usage = self.usage(&with_gpus).await;
         let mut value = serde_json::to_value(&answer)?;
         value["usage"] = json!(usage);
-        let mut found = Vec::new();
-        if self.of == Of::Gpus {
-            found = self.mps(&mps_usage::nodes_of(&answer.nodes), note).await;
-            value["mps"] = json!(found);
-        }
         let tables = |wide| {
             let rows = match self.of {
-                Of::Gpus => tables::gpus(&answer, &usage, self.sort_by, wide) + &mps_by_gpu(&found),
+                Of::Gpus => tables::gpus(&answer, &usage, self.sort_by, wide),
                 Of::Nodes | Of::Pods => tables::nodes(&answer.nodes, &usage, self.sort_by, wide),
             };
             rows + &usage.notes()
@@ -140,9 +135,8 @@ impl Top {
             None => all(&client, "pods").await?,
             Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
         };
-        let (_, mut parts) = self.access.schedulers(&client).await?;
-        parts.extend(self.agents.pods(&self.access, &client).await?.1);
-        let mut pods = pods_with_allocations(&pods, &parts);
+        let (_, schedulers) = self.access.schedulers(&client).await?;
+        let mut pods = pods_with_allocations(&pods, &settings(&schedulers));
         if pods.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
             // As kubectl does, instead of a table without rows.
             note(&match &namespace {
@@ -152,21 +146,16 @@ impl Top {
             return Ok(String::new());
         }
         let answer = self.answer(note).await?;
-        let devices = Devices::of(&answer.nodes);
+        let devices = Devices::new(&answer.nodes);
         let on = pods.iter().map(|pod| pod.node.clone()).collect();
         let usage = self.usage(&on).await;
         add_usage(&mut pods, &usage, &devices);
-        let by_mps = mps_usage::nodes_of(&answer.nodes);
-        let found = self.mps(&(&on & &by_mps), note).await;
-        add_to_pods(&mut pods, &found);
         let tables = |wide| {
             let columns = tables::PodColumns {
                 namespace: namespace.is_none(),
-                uuid: wide,
+                wide,
             };
-            let rows = tables::pods(&pods, &devices, self.sort_by, columns);
-            let clients = mps_by_pod(&pods, columns.namespace);
-            format!("{rows}{clients}{}", usage.notes())
+            tables::pods(&pods, &devices, self.sort_by, columns) + &usage.notes()
         };
         Ok(self.output.text(&pods, tables)?)
     }
@@ -192,18 +181,8 @@ impl Top {
         if self.no_usage || nodes.is_empty() {
             return Usage::default();
         }
-        let monitors = self.monitors.of(&self.agents);
-        let answers = monitors.ask(&self.access, nodes, "the monitor", "/usage");
-        Usage::of(answers.await)
-    }
-
-    /// What the MPS clients on these nodes use.
-    async fn mps(&self, nodes: &BTreeSet<NodeName>, note: &impl Fn(&str)) -> Vec<ContainerUsage> {
-        let found = mps_usage::measure(&self.agents, &self.access, nodes).await;
-        for missing in &found.missing {
-            note(&format!("MPS usage is unknown for node {missing}"));
-        }
-        found.all
+        let answers = MONITOR.ask(&self.access, &self.monitors, nodes, "/usage");
+        Usage::read(answers.await)
     }
 }
 
@@ -226,14 +205,10 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     }
 }
 
-/// A pod with an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodTop {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its node.
     pub node: NodeName,
     /// Its allocation by device; `null` when the annotation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
@@ -246,25 +221,14 @@ pub struct PodTop {
     /// What it uses of each device, where it was measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub usage: BTreeMap<GpuUuid, Used>,
-    /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub uncontrolled: Vec<String>,
-    /// Its MPS clients by device, where they were measured.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub mps: BTreeMap<GpuUuid, MpsUsage>,
 }
 
-/// The pods with an allocation, by namespace and name. The flags of Aliquot's `parts` say how to read them.
-pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
+/// The pods with an allocation, by namespace and name.
+pub fn pods_with_allocations(pods: &[Pod], settings: &pod::Settings) -> Vec<PodTop> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
-    let settings = settings(parts);
-    let without_control = without_control(pods, parts);
     let line = |object: &Pod| {
-        let prefix = format!("{}/{} ", pod::namespace(object), name(object));
-        let uncontrolled = without_control.iter();
-        let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
         let view = PodView::from(object);
-        let (node, allocated) = pod::allocated(&view, &settings)?;
+        let (node, allocated) = pod::allocated(&view, settings)?;
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
@@ -273,8 +237,6 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
             limits: pod::memory_limits(&view),
             owner: owner(object),
             usage: BTreeMap::new(),
-            uncontrolled: uncontrolled.map(str::to_owned).collect(),
-            mps: BTreeMap::new(),
         })
     };
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();
@@ -300,7 +262,6 @@ fn owner(object: &Pod) -> Option<String> {
     })
 }
 
-/// The devices of all nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     indexes: BTreeMap<GpuUuid, u32>,
@@ -309,8 +270,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those of these nodes.
-    pub fn of(nodes: &[NodeTop]) -> Self {
+    pub fn new(nodes: &[NodeTop]) -> Self {
         let mut devices = Self::default();
         for gpu in nodes.iter().flat_map(|node| &node.gpus) {
             devices.indexes.insert(gpu.gpu.clone(), gpu.index);
@@ -355,59 +315,5 @@ pub fn add_usage(pods: &mut [PodTop], usage: &Usage, devices: &Devices) {
             Some((gpu.clone(), used))
         });
         pod.usage = used.collect();
-    }
-}
-
-/// Adds to each pod what its clients use.
-pub fn add_to_pods(pods: &mut [PodTop], all: &[ContainerUsage]) {
-    for pod in pods {
-        let name = (&pod.namespace, &pod.name);
-        let own = all.iter().filter(|one| (&one.namespace, &one.pod) == name);
-        for one in own {
-            let sum = pod.mps.entry(one.gpu.clone()).or_default();
-            *sum = sum.plus(one.usage);
-        }
-    }
-}
-
-/// A line for each device with clients; empty where there are none.
-pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
-    let rows = mps_usage::by_gpu(all)
-        .into_iter()
-        .map(|((node, gpu), usage)| {
-            let place = vec![node.to_string(), gpu.to_string()];
-            [place, mps_cells(usage).to_vec()].concat()
-        });
-    mps_table("NODE|UUID", &rows.collect::<Vec<_>>())
-}
-
-/// A line for each pod with clients and each of its devices, with its namespace or without.
-pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
-    let skipped = usize::from(!namespace);
-    let rows = pods.iter().flat_map(|pod| {
-        pod.mps.iter().map(move |(gpu, usage)| {
-            let place = [pod.namespace.clone(), pod.name.clone(), gpu.to_string()];
-            [&place[skipped..], &mps_cells(*usage)].concat()
-        })
-    });
-    let head = if namespace {
-        "NAMESPACE|POD|GPU"
-    } else {
-        "POD|GPU"
-    };
-    mps_table(head, &rows.collect::<Vec<_>>())
-}
-
-fn mps_cells(usage: MpsUsage) -> [String; 2] {
-    [usage.clients.to_string(), (usage.bytes >> 20).to_string()]
-}
-
-fn mps_table(place: &str, rows: &[Vec<String>]) -> String {
-    match rows {
-        [] => String::new(),
-        some => format!(
-            "\n{}",
-            aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)
-        ),
     }
 }

@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::agents::Answers;
 use crate::table::some;
 
-/// What is used on all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Those whose monitor answered.
@@ -22,8 +21,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads what monitors answered.
-    pub(crate) fn of(answers: Answers) -> Self {
+    pub(crate) fn read(answers: Answers) -> Self {
         let mut usage = Self {
             nodes: Vec::new(),
             missing: answers.missing,
@@ -46,7 +44,6 @@ impl Usage {
         gpus.find(|one| one.gpu == *gpu)
     }
 
-    /// The shares of these devices.
     pub(crate) fn on<'a>(
         &'a self,
         devices: &'a BTreeSet<&GpuUuid>,
@@ -55,7 +52,6 @@ impl Usage {
         shares.filter(move |share| devices.contains(&share.name.device))
     }
 
-    /// What a pod uses of a device.
     pub(crate) fn of_pod(&self, namespace: &str, pod: &str, device: &GpuUuid) -> Option<Used> {
         let devices = [device].into();
         let own = self
@@ -86,7 +82,7 @@ mod tests {
 
     #[test]
     fn reports_an_answer_that_cannot_be_read() {
-        let usage = Usage::of(Answers {
+        let usage = Usage::read(Answers {
             texts: vec![("n1".into(), "no sample yet".to_owned())],
             missing: BTreeMap::new(),
         });

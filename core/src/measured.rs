@@ -5,7 +5,7 @@
 //!  "gpus": [{"gpu": "GPU-…", "memory": 31000, "sm": 72, "temperature": 61, "power": 240}],
 //!  "shares": [{"gpu": "GPU-…", "device": "GPU-…", "namespace": "ci", "pod": "p", "container": "main",
 //!              "limit": 3000, "memory": 2100, "sm": 28, "throttled": 12,
-//!              "peak": {"memory": 2900, "sm": 64}}]}
+//!              "processes": 2, "peak": {"memory": 2900, "sm": 64}}]}
 //! ```
 //!
 //! Memory is in MiB, `sm` and `throttled` in percent, `temperature` in degrees Celsius, `power` in watts.
@@ -99,6 +99,9 @@ pub struct Used {
     pub sm: Option<Percent>,
     /// How much of the time launches waited for the share; more than 100 where several threads wait.
     pub throttled: Option<Percent>,
+    /// Processes on the device; in mode mps, its clients.
+    #[serde(default)]
+    pub processes: Option<u64>,
 }
 
 impl Used {
@@ -110,6 +113,7 @@ impl Used {
             memory: self.memory.zip(other.memory).map(|(a, b)| a + b),
             sm: both(self.sm, other.sm),
             throttled: both(self.throttled, other.throttled),
+            processes: self.processes.zip(other.processes).map(|(a, b)| a + b),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Asks the API server who a token's account is, and whether the account may get a path: a
-//! `TokenReview` and a `SubjectAccessReview`, as in kube-rbac-proxy.
+//! `TokenReview` and a `SubjectAccessReview`, as in kube-rbac-proxy. Why a pod waits may also be read by whoever
+//! may get the pod.
 
 use std::pin::Pin;
 
-use aliquot_core::access::{Access, Forbidden};
+use aliquot_core::access::{Access, Forbidden, explained_pod};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
-    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -41,26 +42,49 @@ pub async fn review(client: &Client, token: String, path: String) -> Result<Acce
         return Ok(Access::Unauthenticated);
     };
     let account = user.username.clone().unwrap_or_default();
-    let review = SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: user.username,
-            uid: user.uid,
-            groups: user.groups,
-            extra: user.extra,
-            non_resource_attributes: Some(NonResourceAttributes {
-                path: Some(path.clone()),
+    let identity = SubjectAccessReviewSpec {
+        user: user.username,
+        uid: user.uid,
+        groups: user.groups,
+        extra: user.extra,
+        ..SubjectAccessReviewSpec::default()
+    };
+    let by_path = SubjectAccessReviewSpec {
+        non_resource_attributes: Some(NonResourceAttributes {
+            path: Some(path.clone()),
+            verb: Some("get".to_owned()),
+        }),
+        ..identity.clone()
+    };
+    if is_allowed(client, by_path).await? {
+        return Ok(Access::Allowed);
+    }
+    if let Some((namespace, pod)) = explained_pod(&path) {
+        let by_pod = SubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.to_owned()),
+                name: Some(pod.to_owned()),
+                resource: Some("pods".to_owned()),
                 verb: Some("get".to_owned()),
+                ..ResourceAttributes::default()
             }),
-            resource_attributes: None,
-        },
+            ..identity
+        };
+        if is_allowed(client, by_pod).await? {
+            return Ok(Access::Allowed);
+        }
+    }
+    Ok(Access::Forbidden(Forbidden { account, path }))
+}
+
+async fn is_allowed(client: &Client, spec: SubjectAccessReviewSpec) -> Result<bool, kube::Error> {
+    let review = SubjectAccessReview {
+        spec,
         ..SubjectAccessReview::default()
     };
-    let accesses: Api<SubjectAccessReview> = Api::all(client.clone());
-    let review = accesses.create(&PostParams::default(), &review).await?;
-    Ok(match review.status {
-        Some(status) if status.allowed => Access::Allowed,
-        _ => Access::Forbidden(Forbidden { account, path }),
-    })
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &review).await?;
+    Ok(review.status.is_some_and(|status| status.allowed))
 }
 
 #[cfg(test)]
@@ -73,7 +97,7 @@ mod tests {
     use super::*;
 
     /// Reviews with an API server that gives these answers, and returns what it was asked.
-    async fn reviewed(answers: &[Value]) -> (Access, Vec<Value>) {
+    async fn reviewed(path: &str, answers: &[Value]) -> (Access, Vec<Value>) {
         let (service, mut api) = mock::pair::<Request<Body>, Response<Body>>();
         let client = Client::new(service, "default");
         let answers = answers.to_vec();
@@ -88,7 +112,7 @@ mod tests {
             }
             asked
         });
-        let access = review(&client, "secret".to_owned(), "/metrics".to_owned());
+        let access = review(&client, "secret".to_owned(), path.to_owned());
         (access.await.unwrap(), served.await.unwrap())
     }
 
@@ -102,10 +126,14 @@ mod tests {
         })
     }
 
+    fn access_review(allowed: bool) -> Value {
+        json!({"metadata": {}, "spec": {}, "status": {"allowed": allowed}})
+    }
+
     #[tokio::test]
     async fn reviews_path_for_the_whole_identity_of_the_token() {
-        let review = json!({"metadata": {}, "spec": {}, "status": {"allowed": true}});
-        let (access, asked) = reviewed(&[token_review(true), review]).await;
+        let answers = [token_review(true), access_review(true)];
+        let (access, asked) = reviewed("/metrics", &answers).await;
         assert_eq!(access, Access::Allowed);
         assert_eq!(asked[0]["spec"], json!({"token": "secret"}));
         let spec = json!({
@@ -117,15 +145,32 @@ mod tests {
 
     #[tokio::test]
     async fn names_account_and_path_of_a_forbidden_request() {
-        let review = json!({"metadata": {}, "spec": {}, "status": {"allowed": false}});
-        let (access, _) = reviewed(&[token_review(true), review]).await;
+        let answers = [token_review(true), access_review(false)];
+        let (access, _) = reviewed("/metrics", &answers).await;
         let text = "u may not get /metrics; ";
         let is_named = |access: &Access| match access {
             Access::Forbidden(forbidden) => forbidden.to_string().starts_with(text),
             _ => false,
         };
         assert!(is_named(&access), "{access:?}");
-        let (access, _) = reviewed(&[token_review(false)]).await;
+        let (access, _) = reviewed("/metrics", &[token_review(false)]).await;
         assert_eq!(access, Access::Unauthenticated, "no rights are asked for");
+    }
+
+    #[tokio::test]
+    async fn explains_a_pod_to_whoever_may_get_it() {
+        for allowed in [true, false] {
+            let reviews = [access_review(false), access_review(allowed)];
+            let answers = [&[token_review(true)][..], &reviews].concat();
+            let (access, asked) = reviewed("/explain/team/p", &answers).await;
+            assert_eq!(access == Access::Allowed, allowed, "{access:?}");
+            let spec = json!({
+                "user": "u", "groups": ["g"], "extra": {"k": ["v"]},
+                "resourceAttributes": {
+                    "namespace": "team", "name": "p", "resource": "pods", "verb": "get",
+                },
+            });
+            assert_eq!(asked[2]["spec"], spec);
+        }
     }
 }

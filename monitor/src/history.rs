@@ -242,6 +242,7 @@ mod tests {
                 memory: Some(Mib(second % 7)),
                 sm: second.is_multiple_of(2).then_some(Percent(40)),
                 throttled: None,
+                processes: Some(1),
             },
             peak: Peak::default(),
         };

@@ -74,6 +74,7 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
             memory: found.is_measured().then_some(Mib(found.measured >> 20)),
             sm: is_reported.then_some(Percent(found.busy)),
             throttled: None,
+            processes: (!found.blind).then_some(found.processes),
         },
         peak: Peak {
             memory: Mib(found.peak >> 20),
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!(share.limit, Some(Mib(4096)));
         let used = (share.used.memory, share.used.sm);
         assert_eq!(used, (Some(Mib(3072)), Some(Percent(0))));
+        assert_eq!(share.used.processes, Some(1));
         assert_eq!(waited[1], Duration::from_millis(250));
         assert_eq!(share.request, None);
 
@@ -127,7 +129,7 @@ mod tests {
 
         let (unknown, _) = read(&snapshot(
             |sample| sample.uncorrected = ["GPU-a".to_owned()].into(),
-            |evaluation| evaluation.uses[0][0].unavailable = 1,
+            |evaluation| evaluation.uses[0][0].blind = true,
         ));
         assert_eq!(unknown.shares[0].used, Used::default());
     }

@@ -82,7 +82,7 @@ mod tests {
         let expected = json!({
             "gpu": "GPU-a", "device": "GPU-a", "namespace": "default", "pod": "pod-u1",
             "container": "main", "limit": 4096, "memory": 3072, "sm": 0, "throttled": 0,
-            "peak": {"memory": 0, "sm": 0},
+            "processes": 1, "peak": {"memory": 0, "sm": 0},
         });
         assert_eq!(now["shares"][0], expected);
         let (status, hour) = get(&record, "/usage/history").await;

@@ -2,38 +2,42 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::request::{DEFAULTED, Resource, ResourceNames};
+use aliquot_core::request::{DEFAULTED, Resource};
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_k8s::pod::SCHEDULER_NAME;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt as _;
 
 use super::facts::{ClusterFacts, DryRun};
-use super::finding::{About, Finding};
-use super::mutators;
-use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
+use super::finding::{About, Checked, Finding, ok, problem, warning};
+use super::refused_writes::{self, MUTATORS};
+use super::scheduler::replicas;
+use crate::components::{containers, running_pods};
 use crate::metrics::{self, Sample};
-use crate::snapshot;
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
 /// The metric of the chart's policies and bindings, by object.
 const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";
 
-/// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
-    let mut found = match &facts.pods {
-        Ok(pods) if is_off(pods) => vec![off(facts, about)],
-        _ => {
-            let mut found = webhook(facts, about);
-            found.push(dry_run(facts, about));
-            found
-        }
+    let mut found = if facts.pods.as_deref().is_ok_and(is_off) {
+        about.each([("webhook", off(facts))])
+    } else {
+        let none = "no GPU pod can be created until one is ready: read their logs";
+        let single =
+            "set webhook.replicas=2: with one replica, GPU pods are rejected while it restarts";
+        let replicas = replicas(facts, "webhook", none, Some(single));
+        about.each([
+            ("webhook", webhook(facts)),
+            ("webhook-pods", replicas),
+            ("webhook-answers", dry_run(facts)),
+        ])
     };
-    found.push(policies(facts, about));
-    found.extend(mutators::refused(facts, about));
-    found.push(quotas(facts, about));
+    found.push(about.finding("admission-policies", policies(facts)));
+    let refused = refused_writes::checks(facts).into_iter();
+    found.extend(refused.map(|checked| about.finding("refused-writes", checked)));
+    found.push(about.finding("quotas", quotas(facts)));
     found
 }
 
@@ -49,139 +53,82 @@ pub(super) fn is_off(pods: &[Pod]) -> bool {
     })
 }
 
-/// The schedulerName that pods with a share get.
-pub(super) fn scheduler(facts: &ClusterFacts) -> &str {
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let scheduler = running_pods(pods, "scheduler").next();
-    let named = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
-    named.unwrap_or(SCHEDULER_NAME)
-}
-
 /// The webhook is disabled: what is then not done.
-pub(super) fn off(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "webhook";
+pub(super) fn off(facts: &ClusterFacts) -> Checked {
     if matches!(facts.webhook, Ok(Some(_))) {
-        return about.problem(
-            check,
+        return problem(
             "the chart's values disable the webhook, but MutatingWebhookConfiguration aliquot-webhook still exists: the API server calls the webhook for each GPU pod and rejects the pod",
             "kubectl delete mutatingwebhookconfiguration aliquot-webhook",
         );
     }
-    let name = scheduler(facts);
-    about.warning(
-        check,
-        format!("the chart's values disable the webhook: GPU pods do not get schedulerName {name} and default requests, invalid requests and ways around a share (privileged containers, host paths, spec.nodeName) are not rejected, and NVIDIA_VISIBLE_DEVICES is not removed from pods without a share"),
-        &format!("set scheduler.admissionWebhook.enabled=true; without the webhook, trust everyone who may create pods, and have them write schedulerName: {name} and all resources themselves"),
+    let name = facts.settings().scheduler_name;
+    warning(
+        format!(
+            "the chart's values disable the webhook: GPU pods do not get schedulerName {name} and default requests, invalid requests and ways around a share (privileged containers, host paths, spec.nodeName) are not rejected, and NVIDIA_VISIBLE_DEVICES is not removed from pods without a share"
+        ),
+        format!(
+            "set scheduler.admissionWebhook.enabled=true; without the webhook, trust everyone who may create pods, and have them write schedulerName: {name} and all resources themselves"
+        ),
     )
 }
 
-/// The webhook's configuration exists and its pods are ready.
-fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
-    let check = "webhook";
-    let mut found = Vec::new();
-    match &facts.webhook {
-        Err(why) => found.push(about.unknown(check, why)),
-        Ok(None) => found.push(about.problem(
-            check,
+/// The webhook's configuration is as the chart wrote it.
+fn webhook(facts: &ClusterFacts) -> Checked {
+    let Some(hook) = facts.webhook.as_ref()? else {
+        return problem(
             "there is no MutatingWebhookConfiguration aliquot-webhook: GPU pods go to the default scheduler unchanged",
             "the chart creates it: run helm upgrade",
-        )),
-        Ok(Some(hook)) => {
-            let hooks = hook.webhooks.as_deref().unwrap_or_default();
-            let open = |one: &MutatingWebhook| {
-                one.failure_policy.as_deref() == Some("Ignore")
-                    && one.name.ends_with("pods.aliquot.dev")
-            };
-            found.push(if hooks.iter().any(open) {
-                about.warning(
-                    check,
-                    "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down",
-                    "someone changed it: run helm upgrade",
-                )
-            } else {
-                about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists")
-            });
-        }
+        );
+    };
+    let is_open = |one: &MutatingWebhook| {
+        one.failure_policy.as_deref() == Some("Ignore") && one.name.ends_with("pods.aliquot.dev")
+    };
+    if hook.webhooks.iter().flatten().any(is_open) {
+        return warning(
+            "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down",
+            "someone changed it: run helm upgrade",
+        );
     }
-    let check = "webhook-pods";
-    found.push(match &facts.pods {
-        Err(why) => about.unknown(check, why),
-        Ok(pods) => {
-            let all = running_pods(pods, "webhook").count();
-            let ready = running_pods(pods, "webhook").filter(|pod| is_ready(pod)).count();
-            let count = format!("{ready} of {all} webhook pods are ready");
-            match ready {
-                0 if all == 0 && is_answered(facts) => about.ok(
-                    check,
-                    "there is no webhook pod, but the webhook answers the API server",
-                ),
-                0 => about.problem(
-                    check,
-                    count,
-                    "no GPU pod can be created until one is ready: read their logs",
-                ),
-                some if some < all => about.problem(check, count, UNREADY),
-                1 => about.warning(
-                    check,
-                    count,
-                    "set webhook.replicas=2: with one replica, GPU pods are rejected while it restarts",
-                ),
-                _ => about.ok(check, count),
-            }
-        }
-    });
-    found
+    ok("MutatingWebhookConfiguration aliquot-webhook exists")
 }
 
-/// Whether the webhook changed the pod of the dry run.
-fn is_answered(facts: &ClusterFacts) -> bool {
-    matches!(&facts.dry_run, Ok(DryRun::Admitted(pod)) if named(pod) == scheduler(facts))
-}
-
-/// The pod's schedulerName.
 fn named(pod: &Pod) -> &str {
     let spec = pod.spec.as_ref();
     let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
     name.unwrap_or_default()
 }
 
-/// The names of the resources, as the scheduler's flags give them.
-fn resource_names(facts: &ClusterFacts) -> ResourceNames {
-    snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names
-}
-
 /// A pod that requests a GPU is changed by the webhook, and by nobody after it.
-fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "webhook-answers";
-    let expected = scheduler(facts);
-    match &facts.dry_run {
-        Err(why) => about.unknown(check, why),
-        Ok(DryRun::NoAnswer(message)) => about.problem(
-            check,
-            format!("the API server rejects a GPU pod: {message}"),
-            "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
-        ),
-        Ok(DryRun::Admitted(pod)) => {
-            let scheduler = named(pod);
-            let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
-            if scheduler == expected || reviewed.contains(&true) {
-                return changes(pod, expected, facts, about);
-            }
-            match unreviewed(facts) {
-                Some(why) => about.unknown(check, why),
-                None => about.problem(
-                    check,
-                    format!("a GPU pod in namespace {} keeps schedulerName {scheduler}, expected {expected}: it never gets a share", facts.trial_namespace),
-                    "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
-                ),
-            }
+fn dry_run(facts: &ClusterFacts) -> Checked {
+    let expected = facts.settings().scheduler_name;
+    let pod = match facts.dry_run.as_ref()? {
+        DryRun::Admitted(pod) => pod,
+        DryRun::NoAnswer(message) => {
+            return problem(
+                format!("the API server rejects a GPU pod: {message}"),
+                "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
+            );
         }
+    };
+    let scheduler = named(pod);
+    let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
+    if scheduler == expected || reviewed.contains(&true) {
+        return changes(pod, &expected, facts);
+    }
+    match unreviewed(facts) {
+        Some(why) => Err(why),
+        None => problem(
+            format!(
+                "a GPU pod in namespace {} keeps schedulerName {scheduler}, expected {expected}: it never gets a share",
+                facts.trial_namespace
+            ),
+            "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
+        ),
     }
 }
 
 /// How a pod that the webhook has reviewed differs from what the webhook left.
-fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "webhook-answers";
+fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts) -> Checked {
     let scheduler = named(pod);
     let mut changes = Vec::new();
     if scheduler != expected {
@@ -194,7 +141,7 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts, about: &About) -> Fi
     let lists = resources.flat_map(|all| [&all.limits, &all.requests]);
     let keys = lists.flatten().flat_map(BTreeMap::keys);
     let keys: Vec<&str> = keys.map(String::as_str).collect();
-    let known = resource_names(facts);
+    let known = facts.settings().names;
     for resource in [
         Resource::Memory,
         Resource::MemoryPercentage,
@@ -206,18 +153,17 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts, about: &About) -> Fi
         }
     }
     if changes.is_empty() {
-        return about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"));
+        return ok(format!("a GPU pod gets schedulerName {scheduler}"));
     }
     let changes = changes.join("; ");
     let what = format!("something changes a GPU pod after the webhook: {changes}");
     let todo = format!(
-        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {}",
-        mutators::listed(&facts.mutators, |one| one.pods)
+        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {MUTATORS}"
     );
     if scheduler == expected {
-        about.warning(check, what, &todo)
+        warning(what, todo)
     } else {
-        about.problem(check, what, &todo)
+        problem(what, todo)
     }
 }
 
@@ -231,31 +177,27 @@ pub(super) fn unreviewed(facts: &ClusterFacts) -> Option<String> {
 
 /// Only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses
 /// the webhook: the scheduler compares the policies with those that the chart wrote.
-pub(super) fn policies(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "admission-policies";
-    let page = match &facts.metrics {
-        Err(why) => return about.unknown(check, why),
-        Ok(page) => page,
-    };
-    let all = metrics::samples(page).filter(|one| one.name == POLICY_CHANGED);
-    let all: Vec<Sample<'_>> = all.collect();
+pub(super) fn policies(facts: &ClusterFacts) -> Checked {
+    let all: Vec<Sample<'_>> = metrics::samples(facts.metrics.as_ref()?)
+        .filter(|one| one.name == POLICY_CHANGED)
+        .collect();
     if all.is_empty() {
-        return about.warning(
-            check,
+        return warning(
             "the scheduler knows no ValidatingAdmissionPolicies of the chart: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does",
             "set admissionPolicies.enabled=true",
         );
     }
-    let changed = all.iter().filter(|one| one.value != "0");
-    let changed: Vec<String> = changed.filter_map(|one| one.label("object")).collect();
+    let changed: Vec<String> = all
+        .iter()
+        .filter(|one| one.value != "0")
+        .filter_map(|one| one.label("object"))
+        .collect();
     if changed.is_empty() {
-        return about.ok(
-            check,
+        return ok(
             "the policies are as the chart wrote them: only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses the webhook",
         );
     }
-    about.problem(
-        check,
+    problem(
         format!(
             "missing, or not as the chart wrote it: {}: what it would refuse may be accepted",
             changed.join(", ")
@@ -265,31 +207,26 @@ pub(super) fn policies(facts: &ClusterFacts, about: &About) -> Finding {
 }
 
 /// No quota limits the count of GPUs under `limits.`, where nobody counts it.
-fn quotas(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "quotas";
-    let quotas = match &facts.quotas {
-        Err(why) => return about.unknown(check, why),
-        Ok(quotas) => quotas,
-    };
-    let names = resource_names(facts);
+fn quotas(facts: &ClusterFacts) -> Checked {
+    let names = facts.settings().names;
     let gpu = names.of(Resource::Gpu);
     let key = format!("limits.{gpu}");
     let limits = |quota: &&ResourceQuota| {
         let hard = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
         hard.is_some_and(|hard| hard.contains_key(&key))
     };
-    let found = quotas.iter().filter(limits).map(|quota| {
+    let full_name = |quota: &ResourceQuota| {
         let namespace = quota.namespace().unwrap_or_default();
         format!("{namespace}/{}", quota.name_any())
-    });
-    let found: Vec<String> = found.collect();
+    };
+    let quotas = facts.quotas.as_ref()?.iter();
+    let found: Vec<String> = quotas.filter(limits).map(full_name).collect();
     if found.is_empty() {
-        return about.ok(check, format!("no ResourceQuota has {key}"));
+        return ok(format!("no ResourceQuota has {key}"));
     }
     let found = found.join(", ");
-    about.warning(
-        check,
+    warning(
         format!("ResourceQuota {found} has {key}, which nobody counts"),
-        &format!("write requests.{gpu} (docs/guides/quotas.md)"),
+        format!("write requests.{gpu} (docs/guides/quotas.md)"),
     )
 }

@@ -16,7 +16,6 @@ const VARIABLES: [&str; 6] = [
     "LD_PRELOAD",
 ];
 
-/// What the process sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerView {
     /// Paths of libvgpu.so that are mapped into this process.
@@ -31,7 +30,6 @@ pub struct ContainerView {
     pub has_page: bool,
     /// `SELinux`: 1 enforces, 0 only logs; `None` where it is off or not visible.
     pub selinux: Option<String>,
-    /// This process's label.
     pub label: Option<String>,
     /// Mount options of the root file system.
     pub root: String,

@@ -7,38 +7,34 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::Fact;
-use super::finding::{About, Finding};
+use super::finding::{Checked, ok, problem};
 use crate::snapshot;
 
 /// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
 /// allocates no device id, and still asks the device plugin to prepare the container.
-pub(crate) fn checks(
-    classes: &Fact<BTreeMap<String, String>>,
-    pods: &[Pod],
-    about: &About,
-) -> Vec<Finding> {
-    let check = "device-classes";
-    let classes = match classes {
-        Err(why) => return vec![about.unknown(check, why)],
-        Ok(classes) => classes,
-    };
+pub(crate) fn check(classes: &Fact<BTreeMap<String, String>>, pods: &[Pod]) -> Checked {
     let pod::Settings { names, extra, .. } = snapshot::settings(pods);
     let is_ours = |resource: &str| {
         Resource::ALL.iter().any(|one| names.of(*one) == resource) || is_other(resource, &extra)
     };
-    let ours = classes.iter().filter(|(_, resource)| is_ours(resource));
-    let taken = ours.map(|(class, resource)| {
-        about.problem(
-            check,
-            format!("DeviceClass {class} has extendedResourceName {resource}, which Aliquot's device plugin serves: kube-scheduler finds no node for pods with a share (\"cannot fit resource\"), and containers for which it chooses the class do not start (\"no devices found allocated\")"),
-            "remove spec.extendedResourceName from the class, or delete the class; pods can still use DRA by resource claims",
-        )
-    });
-    let mut found: Vec<Finding> = taken.collect();
-    if found.is_empty() {
-        found.push(about.ok(check, "no DeviceClass stands for a resource of Aliquot"));
+    let taken: Vec<String> = classes
+        .as_ref()?
+        .iter()
+        .filter(|(_, resource)| is_ours(resource))
+        .map(|(class, resource)| {
+            format!("DeviceClass {class} has extendedResourceName {resource}")
+        })
+        .collect();
+    if taken.is_empty() {
+        return ok("no DeviceClass stands for a resource of Aliquot");
     }
-    found
+    problem(
+        format!(
+            "{}, which Aliquot's device plugin serves: kube-scheduler finds no node for pods with a share (\"cannot fit resource\"), and containers for which it chooses the class do not start (\"no devices found allocated\")",
+            taken.join(", ")
+        ),
+        "remove spec.extendedResourceName from the class, or delete the class; pods can still use DRA by resource claims",
+    )
 }
 
 #[cfg(test)]
@@ -54,7 +50,7 @@ mod tests {
 
     #[test]
     fn reports_device_class_for_resource_of_aliquot() {
-        let check = |resource: Option<&str>, grade: Grade| {
+        let checks = |resource: Option<&str>, grade: Grade| {
             let mut spec = json!({"selectors": []});
             if let Some(resource) = resource {
                 spec["extendedResourceName"] = json!(resource);
@@ -69,21 +65,18 @@ mod tests {
             pods.push(part("s-0", "scheduler", &flags));
             known.device_classes = Ok(extended_resources(vec![class]));
             let pods = known.pods.as_deref().unwrap();
-            let found = checks(&known.device_classes, pods, &About::cluster());
-            let [found] = found.as_slice() else {
-                panic!("{resource:?}: {found:?}");
-            };
+            let found = check(&known.device_classes, pods).unwrap();
             assert_eq!(found.grade, grade, "{found:?}");
             if let Some(resource) = resource.filter(|_| grade == Grade::Problem) {
                 let named = format!("DeviceClass gpus has extendedResourceName {resource}");
                 assert!(found.found.contains(&named), "{found:?}");
             }
         };
-        check(None, Grade::Ok);
-        check(Some("nvidia.com/gpu"), Grade::Ok);
-        check(Some("a/gpu"), Grade::Problem);
-        check(Some("nvidia.com/gpumem"), Grade::Problem);
-        check(Some("a/two"), Grade::Problem);
-        check(Some("nvidia.com/mig-1g.5gb"), Grade::Problem);
+        checks(None, Grade::Ok);
+        checks(Some("nvidia.com/gpu"), Grade::Ok);
+        checks(Some("a/gpu"), Grade::Problem);
+        checks(Some("nvidia.com/gpumem"), Grade::Problem);
+        checks(Some("a/two"), Grade::Problem);
+        checks(Some("nvidia.com/mig-1g.5gb"), Grade::Problem);
     }
 }

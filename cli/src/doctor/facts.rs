@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use aliquot_core::NodeName;
+use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+
+use crate::snapshot;
 
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
-/// Turns an error into its message.
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
 }
@@ -25,36 +27,19 @@ pub enum DryRun {
     NoAnswer(String),
 }
 
-/// A webhook or a policy that changes pods or nodes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mutator {
-    /// The plural of its kind, and its name.
-    pub name: String,
-    /// Whether it changes pods.
-    pub pods: bool,
-    /// Whether it changes nodes.
-    pub nodes: bool,
-}
-
-/// Everything that was read.
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
     /// Namespace of Aliquot's components.
     pub namespace: String,
     /// Namespace of the dry-run pod and of the probe pods.
     pub trial_namespace: String,
-    /// The API server's version.
     pub version: Fact<String>,
     /// All nodes, or the one that is checked.
     pub nodes: Fact<Vec<Node>>,
-    /// All pods.
     pub pods: Fact<Vec<Pod>>,
     /// The webhook's configuration, if there is one.
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
-    /// The result of the dry run.
     pub dry_run: Fact<DryRun>,
-    /// What else changes pods or nodes as they are written.
-    pub mutators: Fact<Vec<Mutator>>,
     /// The `ResourceQuotas` of all namespaces.
     pub quotas: Fact<Vec<ResourceQuota>>,
     /// The extended resources of `DeviceClasses`, by the classes' names.
@@ -69,4 +54,11 @@ pub struct ClusterFacts {
     pub metrics: Fact<String>,
     /// What the agents whose pods are not ready say about it, by node.
     pub unready_agents: BTreeMap<NodeName, String>,
+}
+
+impl ClusterFacts {
+    /// How the scheduler reads pods, by the flags of its own.
+    pub fn settings(&self) -> pod::Settings {
+        snapshot::settings(self.pods.as_deref().unwrap_or_default())
+    }
 }

@@ -14,11 +14,9 @@ pub enum Grade {
     Problem,
     /// Something is degraded, or will become a problem.
     Warning,
-    /// The check could not be made.
     NotChecked,
     /// Nothing is wrong, but the reader should know it.
     Note,
-    /// Nothing to report.
     Ok,
 }
 
@@ -34,12 +32,47 @@ impl Grade {
     }
 }
 
-/// The result of one check.
+/// What a check found and what to do, or why it could not be made.
+pub type Checked = Result<Verdict, String>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub grade: Grade,
+    pub found: String,
+    /// Empty where nothing is to be done.
+    pub todo: String,
+}
+
+impl Verdict {
+    fn new(grade: Grade, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self {
+            grade,
+            found: found.into(),
+            todo: todo.into(),
+        }
+    }
+}
+
+pub fn ok(found: impl Into<String>) -> Checked {
+    Ok(Verdict::new(Grade::Ok, found, ""))
+}
+
+pub fn note(found: impl Into<String>, todo: impl Into<String>) -> Checked {
+    Ok(Verdict::new(Grade::Note, found, todo))
+}
+
+pub fn warning(found: impl Into<String>, todo: impl Into<String>) -> Checked {
+    Ok(Verdict::new(Grade::Warning, found, todo))
+}
+
+pub fn problem(found: impl Into<String>, todo: impl Into<String>) -> Checked {
+    Ok(Verdict::new(Grade::Problem, found, todo))
+}
+
+/// The result of one check of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Severity.
     pub grade: Grade,
-    /// Name of the check.
     pub check: &'static str,
     /// What was checked: `cluster`, a node or a workload.
     pub about: String,
@@ -50,68 +83,46 @@ pub struct Finding {
     pub todo: String,
 }
 
-/// Builds the findings about one object.
+/// What findings are about.
 #[derive(Clone, Debug)]
 pub struct About(pub String);
 
 impl About {
-    /// The cluster as a whole.
     pub fn cluster() -> Self {
         Self("cluster".to_owned())
     }
 
-    fn with(&self, grade: Grade, check: &'static str, found: String, todo: &str) -> Finding {
+    pub fn finding(&self, check: &'static str, checked: Checked) -> Finding {
+        let unmade = |why: String| Verdict::new(Grade::NotChecked, why, "");
+        let verdict = checked.unwrap_or_else(unmade);
         Finding {
-            grade,
+            grade: verdict.grade,
             check,
             about: self.0.clone(),
-            found,
-            todo: todo.to_owned(),
+            found: verdict.found,
+            todo: verdict.todo,
         }
     }
 
-    /// Nothing to report.
-    pub fn ok(&self, check: &'static str, found: impl Into<String>) -> Finding {
-        self.with(Grade::Ok, check, found.into(), "")
-    }
-
-    /// The check could not be made.
-    pub fn unknown(&self, check: &'static str, why: impl Into<String>) -> Finding {
-        self.with(Grade::NotChecked, check, why.into(), "")
-    }
-
-    /// The reader should know it.
-    pub fn note(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
-        self.with(Grade::Note, check, found.into(), todo)
-    }
-
-    /// Something is degraded.
-    pub fn warning(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
-        self.with(Grade::Warning, check, found.into(), todo)
-    }
-
-    /// Something is wrong.
-    pub fn problem(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
-        self.with(Grade::Problem, check, found.into(), todo)
+    /// The findings of several checks.
+    pub fn each<const N: usize>(&self, all: [(&'static str, Checked); N]) -> Vec<Finding> {
+        all.map(|(check, checked)| self.finding(check, checked))
+            .into()
     }
 }
 
 /// All findings, the worst first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Problems.
     pub problems: usize,
-    /// Warnings.
     pub warnings: usize,
-    /// Checks that could not be made.
     pub not_checked: usize,
     /// One for each check and object.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Sorts and counts.
-    pub fn of(mut findings: Vec<Finding>) -> Self {
+    pub fn new(mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| finding.grade);
         let count = |grade| findings.iter().filter(|one| one.grade == grade).count();
         Self {
@@ -137,13 +148,9 @@ impl Report {
         let shown = |finding: &&Finding| all || finding.grade != Grade::Ok;
         let rows: Vec<&Finding> = self.findings.iter().filter(shown).collect();
         let cells = |finding: &&Finding| {
-            let (check, about) = (finding.check.to_owned(), finding.about.clone());
-            vec![
-                finding.grade.word().to_owned(),
-                check,
-                about,
-                finding.found.clone(),
-            ]
+            let (grade, check) = (finding.grade.word(), finding.check);
+            let cells = [grade, check, &finding.about, &finding.found];
+            Vec::from(cells.map(str::to_owned))
         };
         let mut text = String::new();
         if !rows.is_empty() {
@@ -159,8 +166,8 @@ impl Report {
             }
             text.push('\n');
         }
-        let well = self.findings.iter().filter(|one| one.grade == Grade::Ok);
-        let well = well.count();
+        let is_ok = |one: &&Finding| one.grade == Grade::Ok;
+        let well = self.findings.iter().filter(is_ok).count();
         let _ = writeln!(
             text,
             "{}, {}, {} not checked, {well} ok",
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     fn check(findings: Vec<Finding>, code: u8, table: &str) {
-        let report = Report::of(findings);
+        let report = Report::new(findings);
         assert_eq!(report.code(), code);
         assert_eq!(report.table(false), table);
     }
@@ -187,21 +194,21 @@ mod tests {
         let about = About::cluster();
         check(vec![], 0, "0 problems, 0 warnings, 0 not checked, 0 ok\n");
         check(
-            vec![about.ok("a", "fine")],
+            about.each([("a", ok("fine"))]),
             0,
             "0 problems, 0 warnings, 0 not checked, 1 ok\n",
         );
         check(
-            vec![about.ok("a", "fine"), about.unknown("b", "no rights")],
+            about.each([("a", ok("fine")), ("b", Err("no rights".to_owned()))]),
             1,
             "             CHECK  ABOUT    FOUND\nnot checked  b      cluster  no rights\n\n\
              0 problems, 0 warnings, 1 not checked, 1 ok\n",
         );
         check(
-            vec![
-                about.warning("a", "old", "renew it"),
-                about.problem("b", "gone", "make it"),
-            ],
+            about.each([
+                ("a", warning("old", "renew it")),
+                ("b", problem("gone", "make it")),
+            ]),
             1,
             "         CHECK  ABOUT    FOUND\nPROBLEM  b      cluster  gone\n    -> make it\n\
              WARNING  a      cluster  old\n    -> renew it\n\n\
@@ -211,7 +218,8 @@ mod tests {
 
     #[test]
     fn never_reports_unchecked_as_ok() {
-        let report = Report::of(vec![About::cluster().unknown("a", "no way to it")]);
+        let unmade = About::cluster().finding("a", Err("no way to it".to_owned()));
+        let report = Report::new(vec![unmade]);
         assert_eq!(report.code(), 1);
         assert!(report.table(true).contains("not checked"));
     }

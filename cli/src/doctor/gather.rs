@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
 use aliquot_k8s::pod;
+use aliquot_webhook::settings::IGNORE_LABELS;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -13,10 +14,9 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::admission::TRIAL;
-use super::facts::{ClusterFacts, DryRun, Fact, Mutator, fact};
-use super::mutators::{KINDS, mutator};
-use crate::access::{Access, all};
-use crate::agents::Agents;
+use super::facts::{ClusterFacts, DryRun, Fact, fact};
+use crate::access::{Access, AccessError, all};
+use crate::agents::AGENT;
 use crate::components::{is_ready, running_pods};
 use crate::snapshot;
 
@@ -24,7 +24,6 @@ pub(crate) const WEBHOOK: &str = "aliquot-webhook";
 /// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
 const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
 
-/// The objects' names.
 fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
     list.items.iter().map(ResourceExt::name_any).collect()
 }
@@ -38,14 +37,20 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
     classes.into_iter().filter_map(named).collect()
 }
 
-/// All objects of a kind, `group/version/plural`; none where the cluster does not have it.
-async fn objects(client: &Client, kind: &str) -> Fact<Vec<DynamicObject>> {
-    let parts: Vec<&str> = kind.split('/').collect();
-    let [group, version, plural] = parts[..] else {
-        return Ok(Vec::new());
-    };
-    let kind = GroupVersionKind::gvk(group, version, plural);
-    let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
+pub(crate) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
+    let classes = all_of_kind(client, &kind, "deviceclasses").await;
+    classes.map(extended_resources)
+}
+
+/// All objects of a kind; none where the cluster does not have it.
+pub(crate) async fn all_of_kind(
+    client: &Client,
+    kind: &GroupVersionKind,
+    plural: &str,
+) -> Fact<Vec<DynamicObject>> {
+    let kind = ApiResource::from_gvk_with_plural(kind, plural);
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     match objects.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
@@ -53,26 +58,10 @@ async fn objects(client: &Client, kind: &str) -> Fact<Vec<DynamicObject>> {
     }
 }
 
-/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
-pub(crate) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
-    let classes = objects(client, "resource.k8s.io/v1/deviceclasses").await;
-    classes.map(extended_resources)
-}
-
-/// What else changes pods or nodes as they are written.
-async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
-    let mut found = BTreeSet::new();
-    for kind in KINDS {
-        let objects = objects(client, kind).await?;
-        found.extend(objects.iter().filter_map(|one| mutator(kind, one)));
-    }
-    Ok(found.into_iter().collect())
-}
-
 /// The namespaces whose label exempts their pods from admission.
 pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     let mut names = BTreeSet::new();
-    for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
+    for label in IGNORE_LABELS {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let labelled = ListParams::default().labels(&format!("{label}=ignore"));
         let found = fact(namespaces.list_metadata(&labelled).await)?;
@@ -81,110 +70,95 @@ pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// Reads the facts of one cluster.
-pub struct ClusterReader<'a> {
-    /// The cluster.
-    pub access: &'a Access,
-    /// The agents.
-    pub agents: &'a Agents,
-    /// Namespace of the dry-run pod.
-    pub namespace: &'a str,
-    /// If set, only this node is read.
-    pub node: Option<&'a str>,
+/// Reads everything, or only this node; what fails is an error in its field. `namespace` is that of the dry-run pod.
+pub(super) async fn facts(
+    access: &Access,
+    namespace: &str,
+    node: Option<&str>,
+) -> Result<ClusterFacts, AccessError> {
+    let client = access.client().await?;
+    let pods: Fact<Vec<Pod>> = fact(all(&client, "pods").await);
+    let system = match access.schedulers(&client).await {
+        Ok((namespace, _)) => namespace,
+        Err(_) => access.usual_namespace().to_owned(),
+    };
+    let nodes = match node {
+        None => fact(all(&client, "nodes").await),
+        Some(name) => {
+            let nodes: Api<Node> = Api::all(client.clone());
+            fact(nodes.get(name).await.map(|node| vec![node]))
+        }
+    };
+    let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &system);
+    let version = client.apiserver_version().await;
+    Ok(ClusterFacts {
+        namespace: system,
+        trial_namespace: namespace.to_owned(),
+        version: fact(version.map(|info| info.git_version)),
+        webhook: fact(webhook.get_opt(WEBHOOK).await),
+        dry_run: dry_run(&client, namespace, &pods).await,
+        quotas: fact(all(&client, "quotas").await),
+        device_classes: device_classes(&client).await,
+        exempt: exempt_namespaces(&client).await,
+        network_policies: fact(policies.list(&ListParams::default()).await)
+            .map(|list| names_of(&list)),
+        autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
+        metrics: fact(access.text("/metrics").await),
+        unready_agents: unready_agents(access, node, &pods).await,
+        nodes,
+        pods,
+    })
 }
 
-impl ClusterReader<'_> {
-    /// Reads everything; what fails is an error in its field.
-    pub async fn facts(&self, client: &Client) -> ClusterFacts {
-        let pods: Fact<Vec<Pod>> = fact(all(client, "pods").await);
-        let system = match self.access.schedulers(client).await {
-            Ok((namespace, _)) => namespace,
-            Err(_) => self.access.usual_namespace().to_owned(),
-        };
-        let system = &system;
-        let nodes = self.nodes(client).await;
-        let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-        let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
-        let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
-        let version = client.apiserver_version().await;
-        ClusterFacts {
-            namespace: system.clone(),
-            trial_namespace: self.namespace.to_owned(),
-            version: fact(version.map(|info| info.git_version)),
-            webhook: fact(webhook.get_opt(WEBHOOK).await),
-            dry_run: self.dry_run(client, &pods).await,
-            mutators: mutators(client).await,
-            quotas: fact(all(client, "quotas").await),
-            device_classes: device_classes(client).await,
-            exempt: exempt_namespaces(client).await,
-            network_policies: fact(policies.list(&ListParams::default()).await)
-                .map(|list| names_of(&list)),
-            autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
-            metrics: fact(self.access.text("/metrics").await),
-            unready_agents: self.unready_agents(&pods).await,
-            nodes,
-            pods,
+/// Creates a pod that requests a GPU, with `dryRun`.
+async fn dry_run(client: &Client, namespace: &str, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
+    let pods = pods.as_deref().unwrap_or_default();
+    let names = snapshot::settings(pods).names;
+    let gpu = names.of(Resource::Gpu);
+    let dry_run = json!({
+        "metadata": {"generateName": "aliquot-doctor-"},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": TRIAL, "image": "aliquot-doctor",
+                "resources": {"limits": {gpu: "1"}},
+                "securityContext": {"allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let dry_run: Pod = fact(serde_json::from_value(dry_run))?;
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    match api.create(&params, &dry_run).await {
+        Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
+        Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
+            Ok(DryRun::NoAnswer(status.message.clone()))
         }
+        Err(error) => Err(format!(
+            "cannot create a dry-run pod in namespace {namespace}: {error}; --namespace chooses another namespace"
+        )),
     }
+}
 
-    async fn nodes(&self, client: &Client) -> Fact<Vec<Node>> {
-        match self.node {
-            None => fact(all(client, "nodes").await),
-            Some(name) => {
-                let nodes: Api<Node> = Api::all(client.clone());
-                fact(nodes.get(name).await.map(|node| vec![node]))
-            }
-        }
-    }
-
-    /// Creates a pod that requests a GPU, with `dryRun`.
-    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
-        let pods = pods.as_deref().unwrap_or_default();
-        let names = snapshot::settings(pods).names;
-        let gpu = names.of(Resource::Gpu);
-        let dry_run = json!({
-            "metadata": {"generateName": "aliquot-doctor-"},
-            "spec": {
-                "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
-                    "seccompProfile": {"type": "RuntimeDefault"}},
-                "containers": [{
-                    "name": TRIAL, "image": "aliquot-doctor",
-                    "resources": {"limits": {gpu: "1"}},
-                    "securityContext": {"allowPrivilegeEscalation": false,
-                        "capabilities": {"drop": ["ALL"]}},
-                }],
-            },
-        });
-        let dry_run: Pod = fact(serde_json::from_value(dry_run))?;
-        let api: Api<Pod> = Api::namespaced(client.clone(), self.namespace);
-        let params = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        match api.create(&params, &dry_run).await {
-            Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
-            Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
-                Ok(DryRun::NoAnswer(status.message.clone()))
-            }
-            Err(error) => Err(format!(
-                "cannot create a dry-run pod in namespace {}: {error}; --namespace chooses another namespace",
-                self.namespace
-            )),
-        }
-    }
-
-    /// What the agents whose pods are not ready say about it, by node.
-    async fn unready_agents(&self, pods: &Fact<Vec<Pod>>) -> BTreeMap<NodeName, String> {
-        let pods = pods.as_deref().unwrap_or_default();
-        let unready = running_pods(pods, "device-plugin").filter(|pod| !is_ready(pod));
-        let nodes: BTreeSet<NodeName> = unready
-            .filter_map(pod::node)
-            .filter(|node| self.node.is_none_or(|one| one == node.as_str()))
-            .collect();
-        let agents = self.agents;
-        let answers = agents
-            .ask(self.access, &nodes, "the agent", "/readyz")
-            .await;
-        answers.missing
-    }
+/// What the agents whose pods are not ready say about it, by node.
+async fn unready_agents(
+    access: &Access,
+    node: Option<&str>,
+    pods: &Fact<Vec<Pod>>,
+) -> BTreeMap<NodeName, String> {
+    let pods = pods.as_deref().unwrap_or_default();
+    let unready = running_pods(pods, "device-plugin").filter(|pod| !is_ready(pod));
+    let nodes: BTreeSet<NodeName> = unready
+        .filter_map(pod::node)
+        .filter(|on| node.is_none_or(|node| node == on.as_str()))
+        .collect();
+    let answers = AGENT.ask(access, &[], &nodes, "/readyz");
+    answers.await.missing
 }

@@ -138,57 +138,28 @@ fn reports_agent_conditions_with_reason() {
         });
         known(node, vec![agent()])
     };
-    let (bad, warns) = (Grade::Problem, Grade::Warning);
+    let (bad, warns, unmade) = (Grade::Problem, Grade::Warning, Grade::NotChecked);
     let runtime = "AliquotRuntimeIncomplete";
-    check(
-        &with(runtime, "True", "CdiOff"),
-        &[("container-runtime", bad)],
-    );
-    check(
-        &with(runtime, "True", "CdiUnknown"),
-        &[("container-runtime", Grade::NotChecked)],
-    );
-    check(
-        &with(runtime, "True", "DriverSpecMissing"),
-        &[("container-runtime", warns)],
-    );
-    check(&with(runtime, "False", "RuntimeComplete"), &[]);
-    check(
-        &with("AliquotGpuSick", "True", "ResetNeeded"),
-        &[("gpu-health", bad)],
-    );
-    check(
-        &with("AliquotResourceTaken", "True", "OtherDevicePlugin"),
-        &[("other-plugin", bad)],
-    );
-    check(
-        &with("AliquotDriverMissing", "True", "DriverMissing"),
-        &[("driver-loaded", bad)],
-    );
     let uncorrected = "AliquotComputeUncorrected";
-    check(
-        &with(uncorrected, "True", "UtilizationNotReported"),
-        &[("compute-correction", warns)],
-    );
-    check(&with(uncorrected, "True", "PartitionedGpus"), &[]);
-    let failed = "HousekeepingFailed";
-    check(
-        &with("AliquotHousekeepingFailed", "True", failed),
-        &[("housekeeping", warns)],
-    );
-    check(
-        &with(
-            "AliquotAllocationUnreadable",
-            "True",
-            "AllocationUnreadable",
-        ),
-        &[("allocations", bad)],
-    );
-    check(&with("AliquotProfile", "True", "Holds"), &[]);
-    check(
-        &with("AliquotProfile", "False", "GivenUp"),
-        &[("profile", warns)],
-    );
+    for (kind, status, reason, grade) in [
+        (runtime, "True", "CdiOff", Some(bad)),
+        (runtime, "True", "CdiUnknown", Some(unmade)),
+        (runtime, "True", "DriverSpecMissing", Some(warns)),
+        (runtime, "False", "RuntimeComplete", None),
+        ("AliquotGpuSick", "True", "ResetNeeded", Some(bad)),
+        ("AliquotResourceTaken", "True", "OtherDevicePlugin", Some(bad)),
+        ("AliquotDriverMissing", "True", "DriverMissing", Some(bad)),
+        (uncorrected, "True", "UtilizationNotReported", Some(warns)),
+        (uncorrected, "True", "PartitionedGpus", None),
+        ("AliquotHousekeepingFailed", "True", "HousekeepingFailed", Some(warns)),
+        ("AliquotAllocationUnreadable", "True", "AllocationUnreadable", Some(bad)),
+        ("AliquotProfile", "True", "Holds", None),
+        ("AliquotProfile", "False", "GivenUp", Some(warns)),
+        ("MemoryPressure", "True", "KubeletHasInsufficientMemory", None),
+    ] {
+        let expected = grade.map(|grade| ("conditions", grade));
+        check(&with(kind, status, reason), expected.as_slice());
+    }
 }
 
 #[test]

@@ -13,10 +13,9 @@ use tokio::time::{Instant, interval};
 
 use super::container_view::ContainerView;
 use super::facts::{Fact, fact};
-use super::finding::{About, Finding};
+use super::finding::{About, Checked, Finding, ok, problem, warning};
 use crate::components::unready;
 
-/// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Requests a share.
@@ -160,132 +159,109 @@ pub fn checks(
     without_share: &Fact<ContainerView>,
     limited: Fact<bool>,
 ) -> Vec<Finding> {
-    vec![
-        limiter_loaded(about, share, limited),
-        share_is_applied(about, share),
-        by_environment(about, without_share),
-        selinux(about, share),
-        overlay(about, share),
-        fork_detection(about, share),
-    ]
+    let seen = |by: &Fact<ContainerView>, check: fn(&ContainerView) -> Checked| -> Checked {
+        check(by.as_ref()?)
+    };
+    about.each([
+        ("library", library(share, limited)),
+        ("share", seen(share, share_is_applied)),
+        ("gpus-by-environment", seen(without_share, by_environment)),
+        ("selinux", seen(share, selinux)),
+        ("overlay-redirect-dir", seen(share, overlay)),
+        ("fork-detection", seen(share, fork_detection)),
+    ])
 }
 
 /// The limiter is loaded in the process.
-fn limiter_loaded(about: &About, share: &Fact<ContainerView>, limited: Fact<bool>) -> Finding {
-    let check = "library";
-    match (share, limited) {
-        (Err(why), _) => about.unknown(check, why),
-        (_, Err(why)) => about.unknown(check, why),
-        (_, Ok(false)) => about.warning(
-            check,
+fn library(share: &Fact<ContainerView>, limited: Fact<bool>) -> Checked {
+    let view = share.as_ref()?;
+    if !limited? {
+        return warning(
             "the agent runs without --limiter-library: shares are allocated, but nothing enforces their limits",
             "set devicePlugin.limiter=true",
-        ),
-        (Ok(view), Ok(true)) if !view.loaded.is_empty() => {
-            about.ok(check, format!("{} is preloaded in every process", view.loaded.join(", ")))
-        }
-        // With injection by replacement it is loaded together with the driver's library, which the
-        // probe does not load.
-        (Ok(view), Ok(true)) if view.has_page && !view.shims.is_empty() => about.ok(
-            check,
-            format!("the limiter is injected by replacement of {}", view.shims.join(", ")),
-        ),
-        (Ok(_), Ok(true)) => about.problem(
-            check,
-            "libvgpu.so is neither preloaded nor in place of the driver's libraries: nothing enforces the limits of a share",
-            "check the pod's runtime class, the check selinux, and the node's condition AliquotRuntimeIncomplete; sandboxed runtimes and musl images are not supported",
-        ),
+        );
     }
+    if !view.loaded.is_empty() {
+        let loaded = view.loaded.join(", ");
+        return ok(format!("{loaded} is preloaded in every process"));
+    }
+    // With injection by replacement it is loaded together with the driver's library, which the
+    // probe does not load.
+    if view.has_page && !view.shims.is_empty() {
+        let shims = view.shims.join(", ");
+        return ok(format!("the limiter is injected by replacement of {shims}"));
+    }
+    problem(
+        "libvgpu.so is neither preloaded nor in place of the driver's libraries: nothing enforces the limits of a share",
+        "check the pod's runtime class, the check selinux, and the node's condition AliquotRuntimeIncomplete; sandboxed runtimes and musl images are not supported",
+    )
 }
 
 /// The container has the device and the limits of its share.
-fn share_is_applied(about: &About, share: &Fact<ContainerView>) -> Finding {
-    let check = "share";
-    match share {
-        Err(why) => about.unknown(check, why),
-        Ok(view) => match view.environment.get("ALIQUOT_VISIBLE_DEVICES") {
-            Some(uuid) if uuid.starts_with("GPU-") || uuid.starts_with("MIG-") => {
-                let limit = view.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
-                let limit = limit.map_or("no memory limit", String::as_str);
-                about.ok(check, format!("a container gets {uuid} with {limit}"))
-            }
-            other => about.problem(
-                check,
-                format!("a container with a share started with ALIQUOT_VISIBLE_DEVICES={}, expected the UUID of its device: the runtime did not apply the CDI specification", other.map_or("", String::as_str)),
-                "enable CDI in the container runtime: docs/guides/container-runtime.md",
-            ),
-        },
+fn share_is_applied(view: &ContainerView) -> Checked {
+    let device = view.environment.get("ALIQUOT_VISIBLE_DEVICES");
+    let device = device.map_or("", String::as_str);
+    if device.starts_with("GPU-") || device.starts_with("MIG-") {
+        let limit = view.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
+        let limit = limit.map_or("no memory limit", String::as_str);
+        return ok(format!("a container gets {device} with {limit}"));
     }
+    problem(
+        format!(
+            "a container with a share started with ALIQUOT_VISIBLE_DEVICES={device}, expected the UUID of its device: the runtime did not apply the CDI specification"
+        ),
+        "enable CDI in the container runtime: docs/guides/container-runtime.md",
+    )
 }
 
 /// A pod without a share gets no GPU by its environment from the node's default runtime.
-fn by_environment(about: &About, without_share: &Fact<ContainerView>) -> Finding {
-    let check = "gpus-by-environment";
-    match without_share {
-        Err(why) => about.unknown(check, why),
-        Ok(view) if view.gpu_nodes.is_empty() => {
-            let variable = view.environment.get("NVIDIA_VISIBLE_DEVICES");
-            if variable.is_some_and(|value| value == "void") {
-                let why = "a webhook set NVIDIA_VISIBLE_DEVICES of the probe pod to void, although it is in the namespace of Aliquot, which aliquot-webhook does not review";
-                return about.unknown(check, why);
-            }
-            about.ok(check, "the default runtime gives no GPU to an image that sets NVIDIA_VISIBLE_DEVICES")
-        }
-        Ok(view) => about.problem(
-            check,
-            format!("the default runtime gives {} without an allocation to an image that sets NVIDIA_VISIBLE_DEVICES", view.gpu_nodes.join(", ")),
+fn by_environment(view: &ContainerView) -> Checked {
+    if !view.gpu_nodes.is_empty() {
+        let nodes = view.gpu_nodes.join(", ");
+        return problem(
+            format!(
+                "the default runtime gives {nodes} without an allocation to an image that sets NVIDIA_VISIBLE_DEVICES"
+            ),
             "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's runtime configuration, or use another default runtime",
-        ),
+        );
     }
+    let variable = view.environment.get("NVIDIA_VISIBLE_DEVICES");
+    if variable.is_some_and(|value| value == "void") {
+        return Err("a webhook set NVIDIA_VISIBLE_DEVICES of the probe pod to void, although it is in the namespace of Aliquot, which aliquot-webhook does not review".to_owned());
+    }
+    ok("the default runtime gives no GPU to an image that sets NVIDIA_VISIBLE_DEVICES")
 }
 
-fn selinux(about: &About, share: &Fact<ContainerView>) -> Finding {
-    let check = "selinux";
-    match share {
-        Err(why) => about.unknown(check, why),
-        Ok(view) if view.selinux.as_deref() == Some("1") && !view.has_page => about.problem(
-            check,
+/// A container can read its limits.
+fn selinux(view: &ContainerView) -> Checked {
+    match (view.selinux.as_deref(), &view.label) {
+        (Some("1"), _) if !view.has_page => problem(
             "SELinux is enforcing, and the container cannot read /.aliquot",
             "run semanage fcontext and restorecon as in docs/guides/install.md",
         ),
-        Ok(view) => match view.selinux.as_deref() {
-            Some("1") => about.ok(
-                check,
-                "SELinux is enforcing, and the container can read its limits",
-            ),
-            Some(_) => about.ok(check, "SELinux is permissive"),
-            None if view.label.is_none() => about.ok(check, "SELinux is off"),
-            None => about.ok(
-                check,
-                format!(
-                    "the SELinux mode is not visible in a container; its label is {}",
-                    view.label.as_deref().unwrap_or_default()
-                ),
-            ),
-        },
+        (Some("1"), _) => ok("SELinux is enforcing, and the container can read its limits"),
+        (Some(_), _) => ok("SELinux is permissive"),
+        (None, None) => ok("SELinux is off"),
+        (None, Some(label)) => ok(format!(
+            "the SELinux mode is not visible in a container; its label is {label}"
+        )),
     }
 }
 
 /// A container cannot rename a directory of its image together with what is mounted below it.
-fn overlay(about: &About, share: &Fact<ContainerView>) -> Finding {
-    let check = "overlay-redirect-dir";
-    let view = match share {
-        Err(why) => return about.unknown(check, why),
-        Ok(view) => view,
-    };
-    let option = view
-        .root
-        .split(',')
-        .find_map(|one| one.strip_prefix("redirect_dir="));
+fn overlay(view: &ContainerView) -> Checked {
+    let mut options = view.root.split(',');
+    let option = options.find_map(|one| one.strip_prefix("redirect_dir="));
     match (option, view.redirect_dir.as_deref()) {
-        (Some("on"), _) | (None, Some("Y")) => about.warning(
-            check,
+        (Some("on"), _) | (None, Some("Y")) => warning(
             "redirect_dir is on: root in a container can rename a directory of its image together with what is mounted below it, so that processes started later run without the limiter (the monitor detects them)",
             "set options overlay redirect_dir=off in modprobe.d, then restart the pods",
         ),
-        (Some(value), _) => about.ok(check, format!("redirect_dir is {value}")),
-        (None, Some("N")) => about.ok(check, "redirect_dir is off"),
-        (None, _) => about.unknown(check, "redirect_dir is neither visible in the container nor in the mount options"),
+        (Some(value), _) => ok(format!("redirect_dir is {value}")),
+        (None, Some("N")) => ok("redirect_dir is off"),
+        (None, _) => {
+            Err("redirect_dir is neither visible in the container nor in the mount options".to_owned())
+        }
     }
 }
 
@@ -300,24 +276,18 @@ fn wipes_on_fork(release: &str) -> Option<bool> {
 }
 
 /// The limiter recognizes every forked child.
-fn fork_detection(about: &About, share: &Fact<ContainerView>) -> Finding {
-    let check = "fork-detection";
-    let view = match share {
-        Err(why) => return about.unknown(check, why),
-        Ok(view) => view,
-    };
-    let Some(release) = &view.kernel else {
-        return about.unknown(check, "the kernel's release is not visible in a container");
-    };
+fn fork_detection(view: &ContainerView) -> Checked {
+    let release = view.kernel.as_deref();
+    let release = release.ok_or("the kernel's release is not visible in a container")?;
     match wipes_on_fork(release) {
-        None => about.unknown(check, format!("cannot parse the kernel's release {release}")),
-        Some(true) => about.ok(
-            check,
-            format!("kernel {release} wipes the limiter's flag in forked children"),
-        ),
-        Some(false) => about.warning(
-            check,
-            format!("kernel {release} of pods with a share has no MADV_WIPEONFORK, as gVisor's has not: children of fork have process slots of their own, but a child of a raw clone is counted in its parent's slot, and under gVisor the monitor cannot see which container a process is in"),
+        None => Err(format!("cannot parse the kernel's release {release}")),
+        Some(true) => ok(format!(
+            "kernel {release} wipes the limiter's flag in forked children"
+        )),
+        Some(false) => warning(
+            format!(
+                "kernel {release} of pods with a share has no MADV_WIPEONFORK, as gVisor's has not: children of fork have process slots of their own, but a child of a raw clone is counted in its parent's slot, and under gVisor the monitor cannot see which container a process is in"
+            ),
             "give pods with a share a runtime class without a sandbox, or a kernel of 4.14 or newer",
         ),
     }

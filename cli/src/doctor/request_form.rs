@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::admission::is_off;
 use super::facts::ClusterFacts;
-use super::finding::{About, Finding};
+use super::finding::{Checked, ok, warning};
 use crate::components::{containers, flag, running_pods};
 
 /// With more nodes, three more resource names cost kube-scheduler much of its throughput.
@@ -17,36 +17,31 @@ const AUTOSCALERS: [&str; 2] = ["cluster-autoscaler", "karpenter"];
 /// The label of nodes that Karpenter made, also where it runs outside the cluster.
 const KARPENTER: &str = "karpenter.sh/nodepool";
 
-/// Recommends the annotation for what it finds.
-pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Option<Finding> {
-    let check = "request-form";
-    let (pods, nodes) = match (&facts.pods, &facts.nodes) {
-        (Ok(pods), Ok(nodes)) => (pods, nodes),
-        (Err(why), _) | (_, Err(why)) => return Some(about.unknown(check, why)),
-    };
-    if is_off(pods) {
-        return None;
-    }
+/// Recommends the annotation for what it finds; nothing where the webhook writes none.
+pub(super) fn check(facts: &ClusterFacts) -> Option<Checked> {
+    let is_off = facts.pods.as_deref().is_ok_and(is_off);
+    (!is_off).then(|| form(facts))
+}
+
+fn form(facts: &ClusterFacts) -> Checked {
+    let (pods, nodes) = (facts.pods.as_deref()?, facts.nodes.as_deref()?);
     let mut webhooks = running_pods(pods, "webhook");
     if webhooks.any(|pod| flag(pod, "--request-as") == Some("annotation")) {
-        return Some(about.ok(check, "requests stand in annotations of pods"));
+        return ok("requests stand in annotations of pods");
     }
-    let reasons: Vec<String> = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)]
-        .into_iter()
-        .flatten()
-        .collect();
-    Some(if reasons.is_empty() {
-        match &facts.autoscaler_status {
-            Err(why) => about.unknown(check, why),
-            Ok(_) => about.ok(check, "requests stand in the resources of containers"),
-        }
-    } else {
-        about.warning(
-            check,
-            format!("requests stand in the resources of containers, but {}", reasons.join(", and ")),
-            "set webhook.requestAs=annotation, or label the namespaces of GPU pods aliquot.dev/request-as: annotation (docs/guides/request-as-annotation.md)",
-        )
-    })
+    let reasons = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)];
+    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+    if reasons.is_empty() {
+        facts.autoscaler_status.as_ref()?;
+        return ok("requests stand in the resources of containers");
+    }
+    warning(
+        format!(
+            "requests stand in the resources of containers, but {}",
+            reasons.join(", and ")
+        ),
+        "set webhook.requestAs=annotation, or label the namespaces of GPU pods aliquot.dev/request-as: annotation (docs/guides/request-as-annotation.md)",
+    )
 }
 
 fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<String> {

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::ClusterFacts;
-use super::finding::{About, Finding};
+use super::finding::{About, Checked, Finding, ok, problem, warning};
 use super::request_form::minor;
 use crate::access::LEADS;
-use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
+use crate::components::{containers, flag, is_ready, running_pods, unready};
 use crate::metrics;
 use crate::table::counted;
 
@@ -15,92 +15,70 @@ const DIFFERENCES: &str = "aliquot_scheduler_self_check_differences_total";
 /// The container of kube-scheduler beside ours, and the check of its version.
 const KUBE_SCHEDULER: &str = "kube-scheduler";
 
-/// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
-    let mut found = vec![replicas(facts, about)];
-    found.extend(version(facts, about));
-    match &facts.metrics {
-        Err(why) => found.extend(["leader", "ledger"].map(|check| about.unknown(check, why))),
-        Ok(page) => found.extend([leader(page, about), ledger(page, about)]),
-    }
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let has_lease = |pod: &Pod| flag(pod, "--scheduler-lease").is_some();
+    // Beside an external kube-scheduler there is one: a second one would have a ledger of its own.
+    let elects = running_pods(pods, "scheduler").any(has_lease);
+    let single =
+        "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts";
+    let none = "no GPU pod is scheduled until one is ready: read the logs of its containers kube-scheduler and scheduler";
+    let replicas = replicas(facts, "scheduler", none, elects.then_some(single));
+    let mut found = about.each([("scheduler", replicas)]);
+    found.extend(version(facts).map(|checked| about.finding(KUBE_SCHEDULER, checked)));
+    found.extend(about.each([("leader", leader(facts)), ("ledger", ledger(facts))]));
     found
 }
 
-/// Two replicas are ready; or the scheduler runs without a pod.
-fn replicas(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "scheduler";
-    let pods = match &facts.pods {
-        Ok(pods) => pods,
-        Err(why) => return about.unknown(check, why),
-    };
-    let all: Vec<&Pod> = running_pods(pods, "scheduler").collect();
-    let ready = all.iter().filter(|pod| is_ready(pod)).count();
-    let count = format!("{ready} of {} scheduler pods are ready", all.len());
-    let elects = || {
-        all.iter()
-            .any(|pod| flag(pod, "--scheduler-lease").is_some())
-    };
-    match ready {
-        0 if all.is_empty() && facts.metrics.is_ok() => about.ok(
-            check,
-            "there is no scheduler pod, but the scheduler answers at the given address",
+/// All replicas of a part are ready. What to do without one, and where there is only one.
+pub(super) fn replicas(
+    facts: &ClusterFacts,
+    part: &str,
+    none: &str,
+    single: Option<&str>,
+) -> Checked {
+    let pods: Vec<&Pod> = running_pods(facts.pods.as_deref()?, part).collect();
+    let waiting: Vec<&Pod> = pods.iter().copied().filter(|pod| !is_ready(pod)).collect();
+    let ready = pods.len() - waiting.len();
+    let mut found = format!("{ready} of {} {part} pods are ready", pods.len());
+    for why in waiting.iter().filter_map(|pod| unready(pod)) {
+        found = format!("{found}; not ready: {why}");
+    }
+    match (ready, single) {
+        (0, _) => problem(found, none),
+        _ if !waiting.is_empty() => problem(
+            found,
+            "it may be starting; otherwise kubectl describe the pod, and read its logs",
         ),
-        0 => about.problem(
-            check,
-            count,
-            "no GPU pod is scheduled until one is ready: read the logs of its containers kube-scheduler and scheduler",
-        ),
-        some if some < all.len() => about.problem(check, count, UNREADY),
-        1 if elects() => about.warning(
-            check,
-            count,
-            "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts",
-        ),
-        1 => about.ok(
-            check,
-            "one extender for an external kube-scheduler, as required: a second one would have a ledger of its own",
-        ),
-        _ => about.ok(check, count),
+        (1, Some(todo)) => warning(found, todo),
+        _ => ok(found),
     }
 }
 
-/// The registry has kube-scheduler's image, and its version is the API server's. Of an external
-/// kube-scheduler nothing is known.
-fn version(facts: &ClusterFacts, about: &About) -> Option<Finding> {
+/// kube-scheduler's version is the API server's. Of an external one nothing is known.
+fn version(facts: &ClusterFacts) -> Option<Checked> {
     // The check of the replicas reports pods that cannot be read.
     let pods = facts.pods.as_deref().unwrap_or_default();
-    let images: Vec<(&str, bool)> = running_pods(pods, "scheduler")
-        .filter_map(|pod| {
-            let mut all = containers(pod);
-            let container = all.find(|one| one.name == KUBE_SCHEDULER)?;
-            Some((container.image.as_deref()?, lacks_image(pod)))
-        })
+    let containers = running_pods(pods, "scheduler").flat_map(containers);
+    let images: Vec<&str> = containers
+        .filter(|one| one.name == KUBE_SCHEDULER)
+        .filter_map(|one| one.image.as_deref())
         .collect();
-    let mut image = images.first()?.0;
+    let first = images.first()?;
     let server = match &facts.version {
         Ok(version) => version,
-        Err(why) => return Some(about.unknown(KUBE_SCHEDULER, why)),
+        Err(why) => return Some(Err(why.clone())),
     };
-    if let Some((image, _)) = images.iter().find(|(_, lacks)| *lacks) {
-        return Some(about.problem(
-            KUBE_SCHEDULER,
-            format!("the image {image} cannot be pulled; the API server's version is {server}"),
-            "set scheduler.kubeScheduler.image.tag to a patch release of this minor version that the registry has",
-        ));
-    }
     let behind = |image: &str| Some(i64::from(minor(server)?) - i64::from(image_minor(image)?));
-    let todo = "run helm upgrade again, which takes the cluster's version, or set scheduler.kubeScheduler.image.tag";
-    for (other, _) in &images {
-        if behind(other).is_some_and(|minors| minors != 0) {
-            image = other;
-        }
-    }
+    let differs = |image: &&&str| behind(image).is_some_and(|minors| minors != 0);
+    let image = images.iter().find(differs).unwrap_or(first);
     let found = format!("{image} beside an API server of version {server}");
+    let todo = "run helm upgrade again, which takes the cluster's version, or set scheduler.kubeScheduler.image.tag";
     Some(match behind(image) {
-        None | Some(0) => about.ok(KUBE_SCHEDULER, found),
+        None | Some(0) => ok(found),
         // What Kubernetes supports, as during an upgrade of the cluster.
-        Some(1) => about.warning(KUBE_SCHEDULER, found, todo),
-        Some(_) => about.problem(KUBE_SCHEDULER, found, todo),
+        Some(1) => warning(found, todo),
+        Some(_) => problem(found, todo),
     })
 }
 
@@ -110,42 +88,25 @@ fn image_minor(image: &str) -> Option<u32> {
     minor(tag)
 }
 
-/// Whether the pod waits for kube-scheduler's image, which the registry does not give.
-fn lacks_image(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let statuses = status.and_then(|status| status.container_statuses.as_deref());
-    statuses
-        .unwrap_or_default()
-        .iter()
-        .filter(|one| one.name == KUBE_SCHEDULER)
-        .filter_map(|one| one.state.as_ref()?.waiting.as_ref()?.reason.as_deref())
-        .any(|reason| ["ErrImagePull", "ImagePullBackOff"].contains(&reason))
-}
-
 /// One replica leads, by its own metric.
-fn leader(page: &str, about: &About) -> Finding {
-    let check = "leader";
-    if metrics::sum(page, LEADS).is_some_and(|leads| leads > 0.0) {
-        return about.ok(check, "a scheduler leads");
+fn leader(facts: &ClusterFacts) -> Checked {
+    if metrics::sum(facts.metrics.as_ref()?, LEADS).is_some_and(|leads| leads > 0.0) {
+        return ok("a scheduler leads");
     }
-    about.problem(
-        check,
+    problem(
         "no scheduler leads: no GPU pod is bound",
         "read the log of the container kube-scheduler: it reports why it cannot acquire the lease aliquot-scheduler, such as missing permissions, an unreachable API server, or another kube-scheduler with this lease",
     )
 }
 
 /// The ledger never differed from the pods: the scheduler recomputes it from them all the time.
-fn ledger(page: &str, about: &About) -> Finding {
-    let check = "ledger";
-    match metrics::sum(page, DIFFERENCES) {
-        None => about.unknown(
-            check,
-            format!("the scheduler has no metric {DIFFERENCES}; is it of this release?"),
-        ),
-        Some(0.0) => about.ok(check, "the ledger never differed from the pods"),
-        Some(count) => about.warning(
-            check,
+fn ledger(facts: &ClusterFacts) -> Checked {
+    match metrics::sum(facts.metrics.as_ref()?, DIFFERENCES) {
+        None => Err(format!(
+            "the scheduler has no metric {DIFFERENCES}; is it of this release?"
+        )),
+        Some(0.0) => ok("the ledger never differed from the pods"),
+        Some(count) => warning(
             format!(
                 "the ledger differed {} from the pods, and was corrected",
                 counted(count, "time", "times")

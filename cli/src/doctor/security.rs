@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::admission;
 use super::facts::ClusterFacts;
-use super::finding::{About, Finding};
+use super::finding::{About, Checked, Finding, ok, warning};
 use crate::components::{flag, running_pods};
 use crate::snapshot::without_control;
 use crate::table::counted;
@@ -43,35 +43,29 @@ const RIGHTS: [(&str, &str, &str, &str); 4] = [
 /// A finding for everything that is open, and for what could not be read.
 pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
-    let mut found = vec![
-        admission::policies(facts, &about),
-        exempt_namespaces(facts, &about),
-        limits(facts, &about),
-    ];
-    match &facts.pods {
-        Err(why) => found.push(about.unknown("tenants", why)),
-        Ok(pods) => {
-            found.extend(of_webhook(facts, pods, &about));
-            found.extend(of_agents(pods, &about));
-            found.push(reachable_ports(facts, pods, &about));
-        }
-    }
+    let mut found = about.each([
+        ("admission-policies", admission::policies(facts)),
+        ("exempt-namespaces", exempt_namespaces(facts)),
+        ("limits", limits(facts)),
+        ("network-policies", reachable_ports(facts)),
+    ]);
+    let (of_webhook, of_agents) = match &facts.pods {
+        Err(why) => (vec![Err(why.clone())], Vec::new()),
+        Ok(pods) => (of_webhook(facts, pods), of_agents(pods)),
+    };
+    found.extend(of_webhook.into_iter().map(|checked| about.finding("webhook", checked)));
+    found.extend(of_agents.into_iter().map(|(check, checked)| about.finding(check, checked)));
     found
 }
 
 /// Every container with a share has its limits.
-pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "limits";
-    let pods = match &facts.pods {
-        Ok(pods) => pods,
-        Err(why) => return about.unknown(check, why),
-    };
-    let free = without_control(pods, pods);
+pub(super) fn limits(facts: &ClusterFacts) -> Checked {
+    let pods = facts.pods.as_deref()?;
+    let free = without_control(pods);
     if free.is_empty() {
-        return about.ok(check, "no container has set CUDA_DISABLE_CONTROL and may");
+        return ok("no container has set CUDA_DISABLE_CONTROL and may");
     }
-    about.warning(
-        check,
+    warning(
         format!(
             "{} without limits, because of CUDA_DISABLE_CONTROL: {}",
             counted(free.len(), "container is", "containers are"),
@@ -82,121 +76,111 @@ pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
 }
 
 /// The namespaces that an administrator exempted by a label.
-fn exempt_namespaces(facts: &ClusterFacts, about: &About) -> Finding {
-    let check = "exempt-namespaces";
-    match &facts.exempt {
-        Err(why) => about.unknown(check, why),
-        Ok(names) if names.is_empty() => about.ok(check, "no namespace is exempt from admission"),
-        Ok(names) => about.warning(
-            check,
-            format!(
-                "pods in {} are not reviewed and may take every GPU of a node",
-                names.join(", ")
-            ),
-            "kubectl label namespace NAME aliquot.dev/webhook- hami.io/webhook-, unless only administrators create pods there",
-        ),
+fn exempt_namespaces(facts: &ClusterFacts) -> Checked {
+    let names = facts.exempt.as_ref()?;
+    if names.is_empty() {
+        return ok("no namespace is exempt from admission");
     }
+    let names = names.join(", ");
+    warning(
+        format!("pods in {names} are not reviewed and may take every GPU of a node"),
+        "kubectl label namespace NAME aliquot.dev/webhook- hami.io/webhook-, unless only administrators create pods there",
+    )
 }
 
 /// What the webhook lets through.
-fn of_webhook(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Vec<Finding> {
-    let check = "webhook";
+fn of_webhook(facts: &ClusterFacts, pods: &[Pod]) -> Vec<Checked> {
     if admission::is_off(pods) {
-        return vec![admission::off(facts, about)];
+        return vec![admission::off(facts)];
     }
     let Some(webhook) = running_pods(pods, "webhook").next() else {
-        return vec![about.unknown(check, "no webhook pod runs, so its flags are unknown")];
+        return vec![Err("no webhook pod runs, so its flags are unknown".to_owned())];
     };
     let mut found = Vec::new();
     match &facts.webhook {
-        Err(why) => found.push(about.unknown(check, why)),
-        Ok(hooks) if hooks.iter().any(exempts_pods_by_label) => found.push(about.warning(
-            check,
+        Err(why) => found.push(Err(why.clone())),
+        Ok(hooks) if hooks.iter().any(exempts_pods_by_label) => found.push(warning(
             "a label on a pod excludes it from admission: every tenant may name GPUs in NVIDIA_VISIBLE_DEVICES",
             "set webhook.podsMayIgnore=false",
         )),
         Ok(_) => {}
     }
     if flag(webhook, "--visible-devices") == Some("allow") {
-        found.push(about.warning(
-            check,
+        found.push(warning(
             "NVIDIA_VISIBLE_DEVICES is left in pods: every tenant may name GPUs in it",
             "set webhook.visibleDevices=rewrite",
         ));
     }
     if let Some(names) = flag(webhook, "--escape-allow-namespace").filter(|all| !all.is_empty()) {
-        found.push(about.warning(
-            check,
+        found.push(warning(
             format!("pods with a share may be privileged and mount host paths in {names}"),
             "remove the namespaces from webhook.escapeAllowNamespaces",
         ));
     }
     if found.is_empty() {
-        found.push(about.ok(check, "the webhook exempts no pod"));
+        found.push(ok("the webhook exempts no pod"));
     }
     found
 }
 
-/// Which of their own limits pods may set.
-fn of_agents(pods: &[Pod], about: &About) -> Vec<Finding> {
+/// Which of their own limits pods may set, and what enforces them, by check.
+fn of_agents(pods: &[Pod]) -> Vec<(&'static str, Checked)> {
     let check = "tenant-rights";
     let Some(agent) = running_pods(pods, "device-plugin").next() else {
-        return vec![about.unknown(check, "no agent pod runs, so its flags are unknown")];
-    };
-    let finding = |(name, may, value, default): (&str, &str, &str, &str)| {
-        let value = format!("devicePlugin.tenantMay.{value}");
-        match flag(agent, name).unwrap_or(default) {
-            "" => about.ok(check, format!("no pod may {may}")),
-            names => {
-                let whose = match names {
-                    "*" => "all namespaces".to_owned(),
-                    some => some.to_owned(),
-                };
-                about.warning(
-                    check,
-                    format!("pods in {whose} may {may}"),
-                    &format!("set {value} to the namespaces that need it, or to [] for none"),
-                )
-            }
-        }
+        return vec![(check, Err("no agent pod runs, so its flags are unknown".to_owned()))];
     };
     let kills = flag(agent, "--oom-killer") == Some("true");
-    let rights = RIGHTS.into_iter();
-    // What pods may lift where it is on.
-    let rights = rights.filter(|(name, ..)| kills || *name != "--may-set-oom-killer");
-    let mut found: Vec<Finding> = rights.map(finding).collect();
+    let mut found = Vec::new();
+    for (name, may, value, default) in RIGHTS {
+        // Without the killer, there is nothing to turn off.
+        if name == "--may-set-oom-killer" && !kills {
+            continue;
+        }
+        let whose = match flag(agent, name).unwrap_or(default) {
+            "" => {
+                found.push((check, ok(format!("no pod may {may}"))));
+                continue;
+            }
+            "*" => "all namespaces",
+            names => names,
+        };
+        let open = warning(
+            format!("pods in {whose} may {may}"),
+            format!(
+                "set devicePlugin.tenantMay.{value} to the namespaces that need it, or to [] for none"
+            ),
+        );
+        found.push((check, open));
+    }
     let monitor = running_pods(pods, "monitor").next();
-    found.push(of_priority(agent, monitor, about));
+    found.push(("priority-cap", of_priority(agent, monitor)));
     if !kills {
-        found.push(about.warning(
-            "oom-killer",
+        let open = warning(
             "what a container uses beyond its memory limit, by getting around the library, is reported, and nobody is killed for it",
             "set devicePlugin.oomKiller=true",
-        ));
+        );
+        found.push(("oom-killer", open));
     }
     found
 }
 
 /// How much of a GPU's time pods of priority 0 may take from the others.
-fn of_priority(agent: &Pod, monitor: Option<&Pod>, about: &About) -> Finding {
-    let check = "priority-cap";
+fn of_priority(agent: &Pod, monitor: Option<&Pod>) -> Checked {
     let [(may_set, _, _, everybody), ..] = RIGHTS;
     if flag(agent, may_set).unwrap_or(everybody).is_empty() {
-        return about.ok(check, "no pod may have priority 0");
+        return ok("no pod may have priority 0");
     }
     let Some(monitor) = monitor else {
-        return about.ok(check, "no monitor runs, so no pod waits for priority 0");
+        return ok("no monitor runs, so no pod waits for priority 0");
     };
     match flag(monitor, "--priority-cap").unwrap_or("100") {
-        "100" => about.warning(
-            check,
+        "100" => warning(
             "while pods of priority 0 compute, the other pods on their GPU get none of its time",
             "set monitor.priorityCap to the percent of the time for which they may have to wait, such as 50",
         ),
-        cap => about.ok(
-            check,
-            format!("pods wait for priority 0 for at most {cap} % of any ten seconds"),
-        ),
+        cap => ok(format!(
+            "pods wait for priority 0 for at most {cap} % of any ten seconds"
+        )),
     }
 }
 
@@ -213,12 +197,8 @@ fn exempts_pods_by_label(hooks: &MutatingWebhookConfiguration) -> bool {
 const SERVERS: [&str; 4] = ["scheduler", "webhook", "device-plugin", "monitor"];
 
 /// Whether every pod reaches all ports.
-fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding {
-    let check = "network-policies";
-    let all = match &facts.network_policies {
-        Err(why) => return about.unknown(check, why),
-        Ok(all) => all,
-    };
+fn reachable_ports(facts: &ClusterFacts) -> Checked {
+    let (all, pods) = (facts.network_policies.as_ref()?, facts.pods.as_deref()?);
     let missing: Vec<String> = SERVERS
         .into_iter()
         .filter(|part| running_pods(pods, part).next().is_some())
@@ -226,13 +206,9 @@ fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding
         .filter(|name| !all.contains(name))
         .collect();
     if missing.is_empty() {
-        return about.ok(
-            check,
-            "NetworkPolicies close all ports of Aliquot's pods that it does not serve",
-        );
+        return ok("NetworkPolicies close all ports of Aliquot's pods that it does not serve");
     }
-    about.warning(
-        check,
+    warning(
         format!(
             "there is no NetworkPolicy {}: every pod may connect to all ports of these pods",
             missing.join(", ")

@@ -73,17 +73,18 @@ mod tests {
     use std::cell::RefCell;
     use std::convert::Infallible;
 
-    use super::super::finding::About;
+    use super::super::finding::{About, problem, warning};
     use super::*;
 
     type Problems = &'static [(&'static str, &'static str)];
 
     fn report(problems: Problems) -> Report {
-        let problem = |(check, about): &(&'static str, &str)| {
-            About((*about).to_owned()).problem(check, "missing", "make it")
+        let missing = |(check, about): &(&'static str, &str)| {
+            About((*about).to_owned()).finding(check, problem("missing", "make it"))
         };
-        let warning = About::cluster().warning("scheduler", "1 of 1", "set scheduler.replicas=2");
-        Report::of(problems.iter().map(problem).chain([warning]).collect())
+        let single = warning("1 of 1", "set scheduler.replicas=2");
+        let single = About::cluster().finding("scheduler", single);
+        Report::new(problems.iter().map(missing).chain([single]).collect())
     }
 
     /// The exit code and the notes, where each report has these problems.
@@ -114,9 +115,14 @@ mod tests {
     #[test]
     fn doctor_waits_for_agents_but_not_for_settings() {
         let about = About::cluster();
-        assert!(is_missing(&about.warning("nodes", "no inventory", "")));
-        assert!(is_missing(&about.unknown("leader", "no rights")));
-        assert!(!is_missing(&about.warning("webhook-pods", "1 of 1", "")));
+        let unmade = Err("no rights".to_owned());
+        for (check, checked, expected) in [
+            ("nodes", warning("no inventory", ""), true),
+            ("leader", unmade, true),
+            ("webhook-pods", warning("1 of 1", ""), false),
+        ] {
+            assert_eq!(is_missing(&about.finding(check, checked)), expected, "{check}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

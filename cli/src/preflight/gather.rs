@@ -9,14 +9,10 @@ use kube::Client;
 
 use crate::access::{AccessError, all};
 
-/// A workload.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Its kind.
     pub kind: &'static str,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Whether it has a pod template, or is a pod without one.
     pub template: bool,

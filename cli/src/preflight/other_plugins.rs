@@ -4,7 +4,7 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::components::{containers, is_ours, name};
-use crate::doctor::finding::{About, Finding};
+use crate::doctor::finding::{About, Finding, problem};
 
 /// How a finding names HAMi's.
 pub(super) const HAMI: &str = "HAMi's device plugin";
@@ -41,21 +41,16 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
 /// Other device plugins by the name of the program, whatever the image.
 const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
 
-/// No other device plugin runs on the node.
+/// The other device plugins that run on a node beside the agent.
 pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
-    let check = "other-plugin";
-    let known = plugins(pods).map(|(who, name)| {
-        about.problem(
-            check,
+    let beside = plugins(pods).map(|(who, name)| {
+        let beside = problem(
             format!("{who} runs on this node (pod {name}): the kubelet uses the plugin that registered nvidia.com/gpu last"),
             "remove one of the two from this node: devicePlugin.enabled=false in GPU Operator, or the plugin's node label",
-        )
+        );
+        about.finding("other-plugin", beside)
     });
-    let mut found: Vec<Finding> = known.collect();
-    if found.is_empty() {
-        found.push(about.ok(check, "no other known device plugin runs on this node"));
-    }
-    found
+    beside.collect()
 }
 
 /// The other device plugins among these pods, each with its pod.

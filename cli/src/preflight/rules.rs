@@ -1,96 +1,147 @@
 //! What changes for one workload when Aliquot takes over.
 //!
-//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
-//! the code with which scheduler and webhook read pods.
+//! HAMi's rules are those of docs/migrating-from-hami.md. What Aliquot refuses, and what it changes in a pod's
+//! environment, is decided by the review of its webhook.
 
 use aliquot_core::request::{BareGpu, Resource, Written, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
+use aliquot_webhook::review::{PodReview, review};
+use aliquot_webhook::settings::IGNORE_LABELS;
+use aliquot_webhook::verdict::Verdict;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::core::admission::Operation;
+use serde_json::Value;
 
 use super::gather::Workload;
 use super::systems::{CurrentSystem, Settings};
-use super::{environment, escapes};
-use crate::doctor::finding::{About, Finding};
+use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
 
+/// The variable by which NVIDIA's runtime gives a container GPUs.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// HAMi's annotation that chooses the sharing mode.
 const MODE: &str = "nvidia.com/vgpu-mode";
-/// Labels by which both systems ignore a pod.
-const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
 /// What changes for a workload, or one finding that nothing does; none if it uses no GPU.
 pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     let about = About(format!("{} {}/{}", one.kind, one.namespace, one.name));
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     if one.runs {
-        found.extend(running(one, settings, &about));
+        all.push(("running", running(one, settings)));
     }
-    if !one.template {
-        return found;
+    if one.template {
+        all.extend(of_new_pods(&one.pod, &one.namespace, settings));
     }
-    found.extend(environment::gpus_by_environment(&one.pod, &about));
-    let view = PodView::from(&one.pod);
-    let demand = match pod::demand(&view, &settings.pods) {
-        Err(error) => {
-            found.push(about.problem(
-                "refused",
-                format!("Aliquot refuses a new pod: {error}"),
-                "change it before the migration",
-            ));
-            return found;
-        }
-        Ok(demand) => demand,
+    all.into_iter()
+        .filter_map(|(check, checked)| Some(about.finding(check, checked?)))
+        .collect()
+}
+
+/// What the rules say of new pods, by check; each rule has nothing to say of most.
+fn of_new_pods(
+    object: &Pod,
+    namespace: &str,
+    settings: &Settings,
+) -> Vec<(&'static str, Option<Checked>)> {
+    let mut all = reviewed(object, namespace, settings);
+    let view = PodView::from(object);
+    let Ok(demand) = pod::demand(&view, &settings.pods) else {
+        all.push(("scheduler", other_scheduler(object, settings)));
+        return all;
     };
-    found.extend(unknown_names(&one.pod, settings, &about));
+    let unknown = unknown_names(object, settings).into_iter();
+    all.extend(unknown.map(|name| ("unknown-resource", Some(unknown_resource(name)))));
     if !demand.requests_gpu() {
-        return found;
+        return all;
     }
-    if let Some(label) = ignored(&one.pod) {
-        let what = format!(
-            "the label {label}: ignore has no effect with Aliquot, whose webhook reviews the pod all the same; with webhook.podsMayIgnore=true the pod is not reviewed, and refused because it requests a GPU"
-        );
-        let todo = "remove the label; to keep pods away from Aliquot, label their namespace";
-        found.push(about.problem("left-alone", what, todo));
-    }
-    found.extend(placed(&one.pod, settings, &about));
-    found.extend(escapes::escapes(&one.pod, &about));
+    all.extend([
+        ("left-alone", left_alone(object)),
+        ("scheduler", other_scheduler(object, settings)),
+    ]);
     let annotated = pod::request_annotation(&view).unwrap_or_default();
-    for (container, stage) in pod::containers(&one.pod) {
+    for (container, stage) in pod::containers(object) {
         let (name, resources) = (&container.name, container.resources.as_ref());
         let request = pod::container_request(name, resources, &annotated, &settings.pods);
         if let Ok(request) = request {
             let written = &request.written;
-            found.extend(bare(container, written, settings, &about));
-            found.extend(exclusive_by_percentage(
-                container, written, settings, &about,
-            ));
+            all.extend([
+                ("bare-count", bare(container, written, settings)),
+                (
+                    "percentage-100",
+                    exclusive_by_percentage(container, written, settings),
+                ),
+            ]);
         }
-        found.extend(sidecar(container, stage, settings, &about));
+        all.push(("sidecar", sidecar(container, stage, settings)));
     }
-    if settings.from == CurrentSystem::Hami {
-        found.extend(mig_by_memory(&one.pod, settings, &about));
+    all.push(("mig-by-memory", mig_by_memory(object, settings)));
+    if all.iter().all(|(_, checked)| checked.is_none()) {
+        all.push(("unchanged", Some(ok("behaves the same with Aliquot"))));
     }
-    if found.is_empty() {
-        found.push(about.ok("unchanged", "behaves the same with Aliquot"));
+    all
+}
+
+/// What the webhook refuses in such a pod, or changes in its environment. Its other warnings are about defaults, which
+/// have rules here.
+fn reviewed(
+    object: &Pod,
+    namespace: &str,
+    settings: &Settings,
+) -> Vec<(&'static str, Option<Checked>)> {
+    let mut object = object.clone();
+    if let (Some(_), Some(spec)) = (&object.status, &mut object.spec) {
+        // A scheduler wrote it.
+        spec.node_name = None;
     }
-    found
+    let pod = match serde_json::to_value(&object) {
+        Ok(pod) => pod,
+        Err(error) => return vec![("refused", Some(Err(error.to_string())))],
+    };
+    let asked = PodReview {
+        operation: &Operation::Create,
+        sub_resource: "",
+        namespace,
+        pod: &pod,
+        old_pod: &Value::Null,
+    };
+    match review(&asked, &settings.webhook()) {
+        Verdict::Deny(refusals) => {
+            let refusals: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            let refused = problem(
+                format!("the webhook refuses a new pod: {}", refusals.join("; ")),
+                "change it before the migration; webhook.escapeAllowNamespaces names namespaces where pods may bypass their share",
+            );
+            vec![("refused", Some(refused))]
+        }
+        Verdict::Allow { warnings, .. } => {
+            let about_gpus = warnings.iter().filter(|text| text.contains(VISIBLE));
+            let changed = about_gpus.map(|text| {
+                warning(
+                    format!("the webhook changes a new pod: {text}"),
+                    "request nvidia.com/gpu instead; for NVIDIA's own components or an exporter, label the namespace aliquot.dev/webhook: ignore, or add it to webhook.escapeAllowNamespaces",
+                )
+            });
+            changed
+                .map(|checked| ("gpus-by-environment", Some(checked)))
+                .collect()
+        }
+    }
 }
 
 /// A running pod of HAMi closes its node.
-fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding> {
+fn running(one: &Workload, settings: &Settings) -> Option<Checked> {
     let is_of_hami = settings.from == CurrentSystem::Hami
         && pod::annotation(&one.pod, hami::ALLOCATED).is_some();
     let node = pod::node(&one.pod).filter(|_| is_of_hami)?;
-    Some(about.note(
-        "running",
+    Some(note(
         format!("keeps running; Aliquot places nothing on node {node} until it ends"),
         "drain the node before you move it",
     ))
 }
 
-/// Requests of nvidia.com resources that no node will have.
-fn unknown_names(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
+/// The resources of NVIDIA's that a pod requests and no node will have.
+fn unknown_names<'a>(object: &'a Pod, settings: &Settings) -> Vec<&'a str> {
     let names = &settings.pods.names;
     let usual = |name: &str| Resource::ALL.iter().any(|one| names.of(*one) == name);
     let mut unknown: Vec<&str> = pod::containers(object)
@@ -103,58 +154,46 @@ fn unknown_names(object: &Pod, settings: &Settings, about: &About) -> Vec<Findin
         .collect();
     unknown.sort_unstable();
     unknown.dedup();
-    let finding = |name: &str| {
-        about.problem(
-            "unknown-resource",
-            format!("requests {name}, which no node has with Aliquot"),
-            "offer it with a profile's `rename` and the chart's extraResources, or request another resource",
-        )
-    };
-    unknown.into_iter().map(finding).collect()
+    unknown
 }
 
-fn ignored(object: &Pod) -> Option<&'static str> {
+fn unknown_resource(name: &str) -> Checked {
+    problem(
+        format!("requests {name}, which no node has with Aliquot"),
+        "offer it with a profile's `rename` and the chart's extraResources, or request another resource",
+    )
+}
+
+/// A label by which both systems ignore a pod.
+fn left_alone(object: &Pod) -> Option<Checked> {
     let labels = object.metadata.labels.as_ref()?;
-    let mut all = IGNORE.into_iter();
-    all.find(|key| labels.get(*key).is_some_and(|value| value == "ignore"))
+    let mut all = IGNORE_LABELS.into_iter();
+    let label = all.find(|key| labels.get(*key).is_some_and(|value| value == "ignore"))?;
+    Some(problem(
+        format!(
+            "the label {label}: ignore has no effect with Aliquot, whose webhook reviews the pod all the same; with webhook.podsMayIgnore=true the pod is not reviewed, and refused because it requests a GPU"
+        ),
+        "remove the label; to keep pods away from Aliquot, label their namespace",
+    ))
 }
 
-/// Another scheduler places the pod, or none does.
-fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let Some(spec) = &object.spec else {
-        return found;
-    };
-    let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
-    let ours = ["", "aliquot-scheduler"].contains(&scheduler);
-    if !ours && !settings.replaced.iter().any(|name| name == scheduler) {
-        found.push(about.problem(
-            "scheduler",
-            format!(
-                "has schedulerName {scheduler}: Aliquot does not schedule it, and the node refuses it"
-            ),
-            "remove schedulerName, or add the scheduler to webhook.replaceSchedulers",
-        ));
+/// Another scheduler places the pod.
+fn other_scheduler(object: &Pod, settings: &Settings) -> Option<Checked> {
+    let scheduler = object.spec.as_ref()?.scheduler_name.as_deref()?;
+    let is_ours = ["", "aliquot-scheduler"].contains(&scheduler);
+    if is_ours || settings.replaced.iter().any(|name| name == scheduler) {
+        return None;
     }
-    let bound = spec.node_name.as_deref().filter(|name| !name.is_empty());
-    let runs = object.status.is_some();
-    if let Some(node) = bound.filter(|_| !runs) {
-        found.push(about.problem(
-            "refused",
-            format!("sets spec.nodeName to {node}, which bypasses the scheduler: refused"),
-            "use a nodeSelector with kubernetes.io/hostname instead",
-        ));
-    }
-    found
+    Some(problem(
+        format!(
+            "has schedulerName {scheduler}: Aliquot does not schedule it, and the node refuses it"
+        ),
+        "remove schedulerName, or add the scheduler to webhook.replaceSchedulers",
+    ))
 }
 
 /// A container that requests GPUs, or compute, without memory.
-fn bare(
-    container: &Container,
-    written: &Written,
-    settings: &Settings,
-    about: &About,
-) -> Option<Finding> {
+fn bare(container: &Container, written: &Written, settings: &Settings) -> Option<Checked> {
     let has = |resource| written.get(resource).is_some();
     let (from_hami, alone) = (settings.from == CurrentSystem::Hami, !has(Resource::Cores));
     let counts = has(Resource::Gpu) || from_hami && !alone;
@@ -176,8 +215,7 @@ fn bare(
     } else {
         "set scheduler.defaultMem=0 to give all memory of a GPU to all such containers, or request gpumem-percentage: 100"
     };
-    Some(about.warning(
-        "bare-count",
+    Some(warning(
         format!(
             "container {name} gets {today} today; with Aliquot it gets {memory} of a shared GPU"
         ),
@@ -190,16 +228,14 @@ fn exclusive_by_percentage(
     container: &Container,
     written: &Written,
     settings: &Settings,
-    about: &About,
-) -> Option<Finding> {
+) -> Option<Checked> {
     let whole = written.get(Resource::MemoryPercentage) == Some(100);
     let cores = written.get(Resource::Cores).is_some();
     let is_other = settings.from != CurrentSystem::Hami || settings.pods.defaults.cores.0 == 100;
     if !whole || cores || is_other {
         return None;
     }
-    Some(about.warning(
-        "percentage-100",
+    Some(warning(
         format!(
             "container {} has all compute of its GPU today, because HAMi adds gpucores: 100 to gpumem-percentage: 100; with Aliquot it has all memory, and no compute is allocated",
             container.name
@@ -209,36 +245,35 @@ fn exclusive_by_percentage(
 }
 
 /// A sidecar, which counts together with the app containers.
-fn sidecar(
-    container: &Container,
-    stage: Stage,
-    settings: &Settings,
-    about: &About,
-) -> Option<Finding> {
+fn sidecar(container: &Container, stage: Stage, settings: &Settings) -> Option<Checked> {
     let gpu = settings.pods.names.of(Resource::Gpu);
     let limits = container.resources.as_ref()?.limits.as_ref()?;
     if stage != Stage::Sidecar || settings.from != CurrentSystem::Hami || !limits.contains_key(gpu)
     {
         return None;
     }
-    let what = format!(
-        "sidecar {} counts as an init container today; with Aliquot it counts in addition to the app containers, so the pod needs more",
-        container.name
-    );
-    Some(about.warning("sidecar", what, "check the namespace's quota"))
+    Some(warning(
+        format!(
+            "sidecar {} counts as an init container today; with Aliquot it counts in addition to the app containers, so the pod needs more",
+            container.name
+        ),
+        "check the namespace's quota",
+    ))
 }
 
-/// A pod that requests a MIG instance by memory.
-fn mig_by_memory(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
+/// A pod that requests a MIG instance by memory, as HAMi's may.
+fn mig_by_memory(object: &Pod, settings: &Settings) -> Option<Checked> {
     let mode = pod::annotation(object, MODE)?;
     let usual = settings.pods.names.of(Resource::Gpu);
-    mode.contains("mig").then(|| {
-        about.problem(
-            "mig-by-memory",
-            format!("{MODE}: {mode}: HAMi chooses a MIG profile by memory; with Aliquot, GPUs with dynamic MIG do not offer {usual}"),
-            "request nvidia.com/mig-<profile>, and give the nodes a profile with mode: mig",
-        )
-    })
+    if settings.from != CurrentSystem::Hami || !mode.contains("mig") {
+        return None;
+    }
+    Some(problem(
+        format!(
+            "{MODE}: {mode}: HAMi chooses a MIG profile by memory; with Aliquot, GPUs with dynamic MIG do not offer {usual}"
+        ),
+        "request nvidia.com/mig-<profile>, and give the nodes a profile with mode: mig",
+    ))
 }
 
 #[cfg(test)]

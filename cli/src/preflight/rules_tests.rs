@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::environment::VISIBLE;
+use super::super::systems::NVIDIA_CLASSES;
 use super::*;
 use crate::doctor::finding::Grade;
 
@@ -137,40 +137,12 @@ fn predicts_refusals_with_their_messages() {
 }
 
 #[test]
-fn predicts_every_refusal_of_the_webhook() {
-    let container = |fields: Value| {
-        let mut pod = share();
-        let main = pod["spec"]["containers"][0].as_object_mut().unwrap();
-        main.extend(fields.as_object().unwrap().clone());
-        pod
-    };
-    let volume = |path: &str, kind: &str, only_reads: bool| {
-        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": only_reads});
-        let mut pod = container(json!({"volumeMounts": [mount]}));
-        pod["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": path, "type": kind}}]);
-        pod
-    };
-    for pod in [
-        container(json!({"securityContext": {"procMount": "Unmasked"}})),
-        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/.aliquot/x"}]})),
-        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/etc"}]})),
-        container(json!({"volumeDevices": [{"name": "v", "devicePath": "/etc/ld.so.preload"}]})),
-        volume("/data/disk", "BlockDevice", true),
-        volume("/data/tty", "CharDevice", true),
-        volume("/var/lib/aliquot", "", true),
-        volume("/var/run/aliquot/shm", "", true),
-        volume("/usr/share", "", false),
-    ] {
-        check(pod, &[("refused", BAD)]);
-    }
-    check(volume("/usr/share", "", true), &[("unchanged", Grade::Ok)]);
-    check(volume("/data", "", false), &[("unchanged", Grade::Ok)]);
-}
-
-#[test]
 fn reports_environment_schedulers_and_unknown_names() {
     let mut pod = limits(json!({"cpu": "1"}));
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "all"}]);
+    check(pod, &[("gpus-by-environment", WARNS)]);
+    let mut pod = limits(json!({"cpu": "1"}));
+    pod["spec"]["runtimeClassName"] = json!("nvidia-cdi");
     check(pod, &[("gpus-by-environment", WARNS)]);
     let mut pod = share();
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "void"}]);
@@ -219,6 +191,13 @@ fn reports_hami_differences_only_from_hami() {
         found(CurrentSystem::Nvidia, pod),
         [("unchanged", Grade::Ok)]
     );
+}
+
+#[test]
+fn runtime_classes_are_those_of_the_chart() {
+    let values = include_str!("../../../charts/aliquot/values.yaml");
+    let classes = NVIDIA_CLASSES.join(", ");
+    assert!(values.contains(&format!("nvidiaRuntimeClasses: [{classes}]\n")));
 }
 
 #[test]

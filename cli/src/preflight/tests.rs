@@ -120,7 +120,7 @@ fn preflight_names_runtimes_without_cdi() {
         ("cri-o://1.27.8", Grade::Problem),
         ("docker://27.0.1", Grade::NotChecked),
     ] {
-        let found = runtime(version, &About::cluster());
+        let found = About::cluster().finding("container-runtime", runtime(version));
         assert_eq!(found.grade, grade, "{found:?}");
     }
     // One finding for all nodes with the same runtime, and none for those without GPUs.
@@ -199,7 +199,7 @@ fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
     let object = json!({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
         "metadata": {"name": "cluster-policy"}, "spec": spec});
     let nodes = [node("n1", labels, &json!({}))];
-    let found = gpu_operator::checks(&Ok(vec![from(object)]), &nodes, &About::cluster());
+    let found = gpu_operator::checks(&Ok(vec![from(object)]), &nodes);
     assert!(
         found
             .iter()

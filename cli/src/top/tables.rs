@@ -26,6 +26,7 @@ struct UsedCells {
     sm: Option<Percent>,
     /// Percent of the time for a share; for a GPU or a node, how many shares are throttled.
     throttled: Option<u32>,
+    processes: Option<u64>,
 }
 
 impl UsedCells {
@@ -34,6 +35,7 @@ impl UsedCells {
             memory: usage.memory,
             sm: usage.sm,
             throttled: usage.throttled.map(|part| part.0),
+            processes: usage.processes,
         }
     }
 
@@ -48,6 +50,7 @@ impl UsedCells {
             memory: used.memory,
             sm: used.sm,
             throttled: u32::try_from(throttled.count()).ok(),
+            processes: usage.on(&devices).map(|one| one.used.processes).sum(),
         }
     }
 
@@ -64,6 +67,7 @@ impl UsedCells {
             memory: all.iter().map(|one| one.memory).sum(),
             sm: sm.map(|sum| Percent(sum.0 / count)),
             throttled: all.iter().map(|one| one.throttled).sum(),
+            processes: all.iter().map(|one| one.processes).sum(),
         }
     }
 
@@ -78,6 +82,10 @@ impl UsedCells {
     fn throttled(&self, suffix: &str) -> String {
         self.throttled
             .map_or_else(dash, |count| format!("{count}{suffix}"))
+    }
+
+    fn processes(&self) -> String {
+        self.processes.map_or_else(dash, |count| count.to_string())
     }
 }
 
@@ -208,9 +216,9 @@ fn mode(gpu: &GpuTop) -> String {
     text
 }
 
-/// A line for each device; `wide` adds its pods and their names, temperature and power, the replicas that the peaks
-/// of its containers suggest, its UUID, memory that outlives its pods, the largest request that fits with the
-/// default cores, and the resource of its replicas.
+/// A line for each device; `wide` adds its pods and their names, their processes, temperature and power, the replicas
+/// that the peaks of its containers suggest, its UUID, memory that outlives its pods, the largest request that fits
+/// with the default cores, and the resource of its replicas.
 pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
     let nodes = &answer.nodes;
     let row = |node: &NodeTop, gpu: &GpuTop| {
@@ -239,6 +247,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
             row.extend([
                 gpu.pods.to_string(),
                 owners(gpu, usage),
+                beside.processes(),
                 figure(|used| used.temperature),
                 figure(|used| used.power),
                 suggested(gpu, usage),
@@ -266,7 +275,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
         let cores = counted(answer.default_cores.0, "CORE", "CORES");
         let _ = write!(
             head,
-            "|PODS|OWNERS|C|W|REPLICAS|UUID|ORPHANED MIB|WITH {cores}|RESOURCE"
+            "|PODS|OWNERS|PROCESSES|C|W|REPLICAS|UUID|ORPHANED MIB|WITH {cores}|RESOURCE"
         );
     }
     aligned(&head, &sorted(rows.collect(), by)) + &notes(nodes)
@@ -296,10 +305,9 @@ fn owners(gpu: &GpuTop, usage: &Usage) -> String {
 /// The columns that not every table of pods has.
 #[derive(Clone, Copy, Debug)]
 pub struct PodColumns {
-    /// The pod's namespace.
     pub namespace: bool,
-    /// The device's UUID.
-    pub uuid: bool,
+    /// Its processes on the device, and the device's UUID.
+    pub wide: bool,
 }
 
 /// A line for each device of a pod.
@@ -328,9 +336,9 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
                 pod.owner.clone().unwrap_or_else(dash),
             ];
             cells.drain(..skipped);
-            if shown.uuid {
+            if shown.wide {
                 let uuid = gpu.map(|(gpu, _)| devices.uuid(gpu).to_string());
-                cells.push(uuid.unwrap_or_else(dash));
+                cells.extend([beside.processes(), uuid.unwrap_or_else(dash)]);
             }
             Row {
                 cells,
@@ -347,18 +355,8 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
     if shown.namespace {
         head.insert_str(0, "NAMESPACE|");
     }
-    if shown.uuid {
-        head.push_str("|UUID");
+    if shown.wide {
+        head.push_str("|PROCESSES|UUID");
     }
-    let mut text = aligned(&head, &sorted(rows.collect(), by));
-    for pod in pods {
-        for container in &pod.uncontrolled {
-            let _ = writeln!(
-                text,
-                "{}/{}: container {container} has no limits (CUDA_DISABLE_CONTROL)",
-                pod.namespace, pod.name
-            );
-        }
-    }
-    text
+    aligned(&head, &sorted(rows.collect(), by))
 }

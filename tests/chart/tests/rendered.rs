@@ -473,6 +473,8 @@ fn service_accounts_have_only_listed_permissions() {
         "Role scheduler: leases : create",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
         "Role scheduler: pods/proxy : get",
+        "Role tenant: pods : get,list",
+        "Role tenant: pods/proxy : get",
         "Role user: pods : get,list",
         "Role user: pods/proxy : get",
         "Role user: serviceaccounts/token aliquot-viewer: create",

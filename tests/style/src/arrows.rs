@@ -22,7 +22,12 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "aliquot-cli",
-        &["aliquot-core", "aliquot-k8s", "aliquot-profiles"],
+        &[
+            "aliquot-core",
+            "aliquot-k8s",
+            "aliquot-profiles",
+            "aliquot-webhook",
+        ],
     ),
     ("aliquot-profiles", &["aliquot-core"]),
     (

@@ -58,23 +58,38 @@ async fn checked(stack: &Stack, address: SocketAddr) -> Result<()> {
     made_up.answers("/top", 401, "not of any account").await?;
 
     let accounts: Api<ServiceAccount> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
-    for name in ["tenant", "prometheus"] {
+    for name in ["stranger", "tenant", "prometheus"] {
         let account = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         accounts.create(&PostParams::default(), &account).await?;
     }
-    let bind = format!(
-        "create clusterrolebinding prometheus --clusterrole=aliquot-metrics-reader --serviceaccount={NAMESPACE}:prometheus"
-    );
-    let bind: Vec<&str> = bind.split(' ').collect();
-    stack.cluster.kubectl(&bind).await?.success()?;
+    for command in [
+        &*format!(
+            "create clusterrolebinding prometheus --clusterrole=aliquot-metrics-reader --serviceaccount={NAMESPACE}:prometheus"
+        ),
+        "create role tenant -n default --verb=get --resource=pods",
+        &*format!(
+            "create rolebinding tenant -n default --role=tenant --serviceaccount={NAMESPACE}:tenant"
+        ),
+    ] {
+        let command: Vec<&str> = command.split(' ').collect();
+        stack.cluster.kubectl(&command).await?.success()?;
+    }
 
-    let tenant = token(&accounts, "tenant").await?;
+    let stranger = token(&accounts, "stranger").await?;
     for header in ["authorization: Bearer", "aliquot-token:"] {
-        let tenant = Port::at(address, Some(&format!("{header} {tenant}")))?;
+        let stranger = Port::at(address, Some(&format!("{header} {stranger}")))?;
         for path in SECRET {
-            let why = format!("system:serviceaccount:{NAMESPACE}:tenant may not get {path}");
-            tenant.answers(path, 403, &why).await?;
+            let why = format!("system:serviceaccount:{NAMESPACE}:stranger may not get {path}");
+            stranger.answers(path, 403, &why).await?;
         }
+    }
+    // Why a pod waits is for everybody who may get the pod, and nothing else is.
+    let tenant = token(&accounts, "tenant").await?;
+    let tenant = Port::at(address, Some(&format!("aliquot-token: {tenant}")))?;
+    tenant.answers("/explain/default/p", 404, "").await?;
+    let other = format!("/explain/{NAMESPACE}/p");
+    for path in ["/top", "/metrics", &*other] {
+        tenant.answers(path, 403, &format!("may not get {path}")).await?;
     }
     let prometheus = token(&accounts, "prometheus").await?;
     let prometheus = Port::at(

@@ -89,9 +89,53 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     ensure!(why.contains("CardInsufficientMemory"), "{why}");
     let asked = format!("kubectl aliquot explain {waits}");
     screen("explain.txt", &[(&asked, &why)])?;
+    to_tenant(world, waits).await?;
     in_a_pod(world).await?;
     doctor(world).await?;
     page(world, waits).await
+}
+
+/// A tenant explains the pods that the tenant may get, with the own token, and no others.
+async fn to_tenant(world: &World, waits: &str) -> Result<()> {
+    let cluster = &world.cluster;
+    for command in [
+        "create serviceaccount tenant -n default".to_owned(),
+        "create role tenant -n default --verb=get --resource=pods".to_owned(),
+        "create rolebinding tenant -n default --role=tenant --serviceaccount=default:tenant"
+            .to_owned(),
+        format!(
+            "create rolebinding tenant -n {NAMESPACE} --role=aliquot-tenant --serviceaccount=default:tenant"
+        ),
+    ] {
+        let command: Vec<&str> = command.split(' ').collect();
+        cluster.kubectl(&command).await?.success()?;
+    }
+    let kubeconfig = cluster.kubeconfig_for("default", "tenant", None).await?;
+    let program = built()?.join("kubectl-aliquot");
+    for (namespace, code, expected) in [
+        ("default", 0, "CardInsufficientMemory"),
+        ("kube-system", 1, "may not get /explain/kube-system/"),
+    ] {
+        let mut command = Command::new(&program);
+        command
+            .args(["explain", waits, "-n", namespace, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output()).await??;
+        let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        let is_expected = text.concat().contains(expected);
+        let is_expected = is_expected && output.status.code() == Some(code);
+        ensure!(is_expected, "{namespace}: {output:?}");
+    }
+    for namespace in ["default", NAMESPACE] {
+        let delete = ["delete", "rolebinding", "tenant", "-n", namespace];
+        cluster.kubectl(&delete).await?.success()?;
+    }
+    for kind in ["role", "serviceaccount"] {
+        let delete = ["delete", kind, "tenant", "-n", "default"];
+        cluster.kubectl(&delete).await?.success()?;
+    }
+    Ok(())
 }
 
 /// In the agent's container, without a kubeconfig: by the pod's service account, in its namespace.
