@@ -30,7 +30,7 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 # workspace: another selection would have other features, and dependencies would be built again.
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
-CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
+CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden image \
 	invalid kubectl ledger_model limits merged old_driver peers protocol reference refused release rendered resolve \
 	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
