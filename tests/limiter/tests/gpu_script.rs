@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, device, machine};
-use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter, lines};
-use aliquot_node_state::limits::UtilizationPolicy;
-use aliquot_region::limits::ContainerLimits;
+use aliquot_limiter_tests::scene::{FIRST, machine};
+use aliquot_limiter_tests::{limiter, lines};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -290,34 +288,6 @@ fn limited_script_ends_at_once_where_limiter_is_not_injected() {
     assert!(seconds < AT_ONCE, "{seconds} s");
 }
 
-/// A driver may hang, and with it whatever waits for it.
-#[test]
-fn no_script_waits_without_limit() {
-    let program = "
-import ast, glob
-RUN, WAIT = {'run', 'call', 'check_call', 'check_output'}, {'wait', 'join', 'communicate'}
-found = []
-for path in glob.glob('*.py'):
-    for node in ast.walk(ast.parse(open(path).read())):
-        if isinstance(node, ast.For) and getattr(node.iter, 'attr', '') in ('stdin', 'stdout'):
-            found.append((path, node.lineno, 'reads lines'))
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        name, owner = node.func.attr, getattr(node.func.value, 'id', '')
-        waits = name in WAIT and not node.args or name in RUN and owner == 'subprocess'
-        if waits and not any(word.arg == 'timeout' for word in node.keywords):
-            found.append((path, node.lineno, name))
-        if name in ('readline', 'readlines') or name == 'read' and 'std' in ast.dump(node.func.value):
-            found.append((path, node.lineno, name))
-assert not found, found
-";
-    let checked = Command::new("python3")
-        .args(["-B", "-c", program])
-        .current_dir(scripts())
-        .output();
-    succeeds(&checked.expect("Python runs"));
-}
-
 #[test]
 fn time_script_computes_slices_from_recorded_runs() {
     // The simulator does not execute what writes them.
@@ -355,44 +325,4 @@ assert found['mean_step_ns'] == 32 and found['clock_mhz'] == 2000, found
         .current_dir(scripts())
         .output();
     succeeds(&computed.expect("Python runs"));
-}
-
-#[test]
-fn builds_container_directory_like_node_agent() {
-    let (temp, machine) = machine();
-    let folder = temp.path().join("container");
-    let library = limiter().expect("libvgpu.so");
-    let status = Command::new(env!("CARGO_BIN_EXE_container-directory"))
-        .arg(&folder)
-        .arg(&library)
-        .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30"])
-        .arg(CONTEXT.to_string())
-        .env("GPU_CORE_UTILIZATION_POLICY", "force")
-        .status();
-    assert!(status.expect("container-directory").success());
-    let mut share = device(FIRST, 3000);
-    share.cores = 30;
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits {
-            priority: 1,
-            policy: UtilizationPolicy::Force.word(),
-            ..ContainerLimits::default()
-        },
-        &[share],
-    );
-    let container = container.expect("a container");
-    let other = container.directory();
-    let read = |path: &Path| fs::read(path).expect("a file");
-    for file in ["limits", "counters/slots", "lib/libvgpu.so"] {
-        assert!(
-            read(&folder.join(file)) == read(&other.join(file)),
-            "{file}"
-        );
-    }
-    let link = fs::read_link(folder.join("lib/libcuda-real.so.1")).expect("a link");
-    assert_eq!(link, PathBuf::from("/driver/cuda"));
-    let shim = read(&folder.join("driver/libnvidia-ml.so.1"));
-    assert_eq!(&shim[..4], b"\x7fELF");
 }
