@@ -68,9 +68,6 @@ pub struct TenantResult {
     pub starved: Vec<f64>,
     /// Launches of all its processes.
     pub launches: u64,
-    /// Median and 99th percentile of the microseconds from a launch to its end, of its last process;
-    /// only in mode `sync`.
-    pub latency: Option<[f64; 2]>,
 }
 
 impl TenantResult {
@@ -148,7 +145,6 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
             windows: Vec::new(),
             starved: Vec::new(),
             launches: 0,
-            latency: None,
         };
         scene.tenants.len()
     ];
@@ -175,11 +171,7 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
         for child in children {
             let output = child.wait_with_output()?;
             let reply = String::from_utf8_lossy(&output.stdout).into_owned();
-            let mut words: Vec<&str> = reply.split_whitespace().collect();
-            if let ["median", median, "p99", p99, ..] = words[..] {
-                got.latency = Some([median.parse()?, p99.parse()?]);
-                words.drain(..4);
-            }
+            let words: Vec<&str> = reply.split_whitespace().collect();
             let ["launches", launches, "failures", "0"] = words[..] else {
                 anyhow::bail!("a client ended with {:?}: {reply}", output.status);
             };
@@ -324,7 +316,6 @@ mod tests {
             windows: vec![got],
             starved: vec![starved],
             launches: 0,
-            latency: None,
         };
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(near(tenant(40.0, 10.0).deviation(50.0), -5.0));
