@@ -10,14 +10,6 @@ use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 
 #[test]
-fn does_not_limit_without_library() {
-    let (_temp, machine) = machine();
-    let container = container(&machine, InjectionMethod::NoLimiter, 3000);
-    let answers = container.client(&["init", "count", "alloc,3000"]).unwrap();
-    assert_eq!(answers, ["init: 0", "count: 0 2", "alloc,3000: 0"]);
-}
-
-#[test]
 fn allows_exactly_what_is_reported_free() {
     check(
         3000,

@@ -125,12 +125,6 @@ fn high_priority_takes_no_more_than_the_cap() {
 }
 
 #[test]
-fn lends_idle_compute_by_shares() {
-    check(&[low(30), low(10)], &[75.0, 25.0], 12.0);
-    check(&[low(30), low(20).policy(FORCE)], &[80.0, 20.0], 12.0);
-}
-
-#[test]
 fn takes_back_lent_compute() {
     shares_hold_unless_starved(
         "all of it, then its share, and all again",
