@@ -205,7 +205,7 @@ fn clients() -> Result<String> {
 }
 
 /// The command line that has the client of tests/limiter do this in a pod of [`with_python`].
-pub fn program(commands: &[&str]) -> Result<Vec<String>> {
+fn program(commands: &[&str]) -> Result<Vec<String>> {
     let client = format!("{}/client.py", clients()?);
     let words = ["/usr/bin/python3", &client];
     let words = words.iter().chain(commands);

@@ -145,7 +145,7 @@ fn looks_up_neither_unhooked_calls_nor_missing_library_again() {
 }
 
 #[test]
-fn logs_nothing_unless_requested_then_one_line_each() {
+fn hami_13_logs_nothing_unless_requested_then_one_line_each() {
     for method in INJECTION_METHODS {
         let reply = |level: Option<&str>| {
             let (_temp, machine) = machine();

@@ -81,7 +81,7 @@ fn limits_single_tenant_by_policy() {
 }
 
 #[test]
-fn does_not_limit_high_priority_tenants_by_themselves() {
+fn hami_6_does_not_limit_high_priority_tenants_by_themselves() {
     check(&[high(20), high(20)], &[50.0, 50.0], 6.0);
 }
 

@@ -1,4 +1,4 @@
-//! HAMI-6, HAMI-8 and HAMI-9: when a share of the compute is a limit, beside a monitor.
+//! HAMI-9: when a share of the compute is a limit, and when a process is killed, beside a monitor.
 //!
 //! A program of 50 kernels of 10 ms takes half a second of a free GPU, and five seconds at a tenth
 //! of one.
@@ -10,12 +10,12 @@ use aliquot_cluster::starvation::{Attempts, Measurement};
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{REAL, beside, with_python};
-use aliquot_e2e::stack::{NodeOptions, Stack};
+use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::world::{PATIENCE, agent, annotated, over, run, takes, uuid, with_agent};
+use super::world::{PATIENCE, annotated, over, run, takes, uuid};
 
 const KERNELS: u32 = 50;
 /// A tenth of the GPU is never faster.
@@ -29,15 +29,9 @@ fn tenth(
     stack: &Stack,
     (namespace, name): (&str, &str),
     gpu: usize,
-    priority: &str,
     variables: &[(&str, &str)],
 ) -> Result<Value> {
-    let limits = [
-        ("gpu", "1"),
-        ("gpumem", "3000"),
-        ("gpucores", "10"),
-        ("priority", priority),
-    ];
+    let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "10")];
     let mut pod = with_python(stack, namespace, name, &limits)?;
     let variables = variables.iter();
     pod["spec"]["containers"][0]["env"] = variables
@@ -69,31 +63,6 @@ async fn are_free(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> 
     }
 }
 
-/// HAMI-6.
-pub(crate) async fn priorities(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    stack.cluster.namespace("priorities").await?;
-    for (name, gpu, priority) in [
-        ("low", 0, None),
-        ("high-1", 1, Some("0")),
-        ("high-2", 1, Some("0")),
-    ] {
-        let pod = tenth(
-            stack,
-            ("priorities", name),
-            gpu,
-            priority.unwrap_or("1"),
-            &[],
-        )?;
-        let found = run(stack, pod).await?;
-        let expected = u32::from(priority.is_none());
-        ensure!(found.priority == expected, "{name}: {found:?}");
-    }
-    are_free(stack, "priorities", &["low"]).await?;
-    are_free(stack, "priorities", &["high-1", "high-2"]).await?;
-    over(stack, "priorities").await
-}
-
 /// HAMI-9.
 pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
     const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
@@ -101,7 +70,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("policies").await?;
     for (name, gpu, policy) in [("default", 0, 0), ("force", 1, 1), ("disable", 2, 2)] {
         let own = [(POLICY, name)];
-        let pod = tenth(stack, ("policies", name), gpu, "1", &own)?;
+        let pod = tenth(stack, ("policies", name), gpu, &own)?;
         let found = run(stack, pod).await?;
         ensure!(found.policy == policy, "{name}: {found:?}");
     }
@@ -115,7 +84,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
         ("spared", "false", "GpuMemoryAboveLimit"),
     ] {
         let own = [("ACTIVE_OOM_KILLER", killer)];
-        run(stack, tenth(stack, ("policies", name), 0, "1", &own)?).await?;
+        run(stack, tenth(stack, ("policies", name), 0, &own)?).await?;
         let gpu = uuid(stack, 0)?;
         let used = || -> Result<u64> {
             let holders = stack.machine().process_usage(&gpu)?;
@@ -136,35 +105,4 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.delete_pod("policies", name).await?;
     }
     Ok(())
-}
-
-/// HAMI-8: the switch of a node takes precedence over what its pods set.
-pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    stack.cluster.namespace("node-wide").await?;
-    let force = [("GPU_CORE_UTILIZATION_POLICY", "force")];
-    let free = NodeOptions {
-        flags: &["--disable-core-limit", "true"],
-        ..agent()
-    };
-    with_agent(stack, &free).await?;
-    let outcome = async {
-        let pod = tenth(stack, ("node-wide", "free"), 0, "1", &force)?;
-        let found = run(stack, pod).await?;
-        ensure!(found.policy == 2, "{found:?}");
-        ensure!(found.shares() == [(3000, 10)], "{found:?}");
-        are_free(stack, "node-wide", &["free"]).await
-    };
-    let outcome = outcome.await;
-    over(stack, "node-wide").await?;
-    let limits = NodeOptions {
-        flags: &["--disable-core-limit", "false"],
-        ..agent()
-    };
-    with_agent(stack, &limits).await?;
-    outcome?;
-    let pod = tenth(stack, ("node-wide", "limited"), 0, "1", &force)?;
-    let found = run(stack, pod).await?;
-    ensure!(found.policy == 1, "{found:?}");
-    over(stack, "node-wide").await
 }

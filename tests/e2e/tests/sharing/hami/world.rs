@@ -1,5 +1,4 @@
-//! The node of these scenarios, its parts with other settings, and what a container has of its
-//! GPUs, read in the container itself.
+//! The node of these scenarios, and what a container has of its GPUs, read in the container itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,65 +36,23 @@ pub(crate) const A100: u64 = 81_920 - 634;
 /// The same of the T4.
 pub(crate) const T4: u64 = 15_360 - 450;
 
-/// The agent of these scenarios.
-pub(crate) fn agent() -> NodeOptions {
-    NodeOptions {
-        limited: true,
-        profiles: Some(PROFILES.to_owned()),
-        ..NodeOptions::default()
-    }
-}
-
 pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     stack.start_scheduler(&[]).await?;
     stack.start_webhook(&[]).await?;
-    on_machine(&stack, MACHINE, &agent(), REPLICAS).await?;
-    stack.start_monitor(&agent(), &[]).await
-}
-
-/// Starts the agent on a new machine, and waits for its replicas.
-async fn on_machine(
-    stack: &Stack,
-    machine: &str,
-    options: &NodeOptions,
-    replicas: &str,
-) -> Result<()> {
     let state = stack.machine().state().to_owned();
     std::fs::create_dir_all(state.parent().context("a directory")?)?;
-    SimulatedMachine::create(&state, machine)?;
-    offer_driver(stack)?;
-    start_agent(stack, options, replicas).await?;
-    open_machine(stack)
-}
-
-async fn start_agent(stack: &Stack, options: &NodeOptions, replicas: &str) -> Result<()> {
-    stack.start_device_plugin_unready(options).await?;
+    SimulatedMachine::create(&state, MACHINE)?;
+    offer_driver(&stack)?;
+    let agent = NodeOptions {
+        limited: true,
+        profiles: Some(PROFILES.to_owned()),
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin_unready(&agent).await?;
     stack.wait_ready(Kind::DevicePlugin).await?;
-    stack.wait_capacity(replicas).await
-}
-
-/// The agent with other settings on the same machine.
-pub(crate) async fn with_agent(stack: &Stack, options: &NodeOptions) -> Result<()> {
-    stack.terminate(Kind::DevicePlugin).await?;
-    start_agent(stack, options, REPLICAS).await
-}
-
-/// The agent on another machine, without a monitor. No pod may be there.
-pub(crate) async fn other_machine(
-    stack: &Stack,
-    machine: &str,
-    options: &NodeOptions,
-    replicas: &str,
-) -> Result<()> {
-    stack.terminate(Kind::DevicePlugin).await?;
-    on_machine(stack, machine, options, replicas).await
-}
-
-/// All as at the start.
-pub(crate) async fn usual_machine(stack: &Stack) -> Result<()> {
-    other_machine(stack, MACHINE, &agent(), REPLICAS).await?;
-    stack.terminate(Kind::Monitor).await?;
-    stack.start_monitor(&agent(), &[]).await
+    stack.wait_capacity(REPLICAS).await?;
+    open_machine(&stack)?;
+    stack.start_monitor(&agent, &[]).await
 }
 
 /// Scheduler and webhook with other flags.
@@ -127,17 +84,8 @@ pub(crate) struct GpuShare {
 #[derive(Clone, Debug)]
 pub(crate) struct VisibleShares {
     pub(crate) gpus: Vec<GpuShare>,
-    pub(crate) priority: u32,
     /// 0 default, 1 force, 2 disable.
     pub(crate) policy: u32,
-}
-
-impl VisibleShares {
-    /// MiB and percent of each GPU.
-    pub(crate) fn shares(&self) -> Vec<(u64, u32)> {
-        let of = |gpu: &GpuShare| (gpu.memory, gpu.cores);
-        self.gpus.iter().map(of).collect()
-    }
 }
 
 /// Waits until the pod runs, and reads what its container `main` has.
@@ -188,11 +136,7 @@ fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleSh
     let named = policies.get(usize::try_from(policy)?);
     let output = variable("GPU_CORE_UTILIZATION_POLICY");
     ensure!(named == Some(&output.as_str()), "policy {policy}");
-    Ok(VisibleShares {
-        gpus,
-        priority,
-        policy,
-    })
+    Ok(VisibleShares { gpus, policy })
 }
 
 /// Creates a pod and reads what it has.

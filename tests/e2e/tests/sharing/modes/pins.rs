@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::mig::{SMALL, instances, plain, seen};
-use super::mps::wait_replicas;
+use super::node::wait_replicas;
 
 /// A pod that requests a small instance with this pin.
 async fn create(stack: &Stack, namespace: &str, name: &str, pin: &str) -> Result<()> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::PLAIN;
-use super::mps::wait_replicas;
+use super::node::wait_replicas;
 
 const NAMESPACE: &str = "together";
 const DEADLINE: Duration = Duration::from_mins(1);
