@@ -38,7 +38,7 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
     stack.machine().set_driver("615.10")?;
     let outcome = async {
         limited_from_the_start(stack).await?;
-        stack.start_monitor(&NodeOptions::default(), &[]).await?;
+        stack.start_monitor(&[]).await?;
         check_limits(stack).await
     }
     .await;

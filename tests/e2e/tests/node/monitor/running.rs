@@ -42,7 +42,7 @@ pub(crate) async fn monitored_by(
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&limited).await?;
     open_machine(stack)?;
-    stack.start_monitor(&limited, flags).await
+    stack.start_monitor(flags).await
 }
 
 /// Ends the namespace and the monitor.
