@@ -72,18 +72,15 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
 	--skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
-BOOTS := $(call named,burst)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
 # The lanes of `make test-all` beside those of `make test`, and those of it that measure time;
 # .github/workflows/nightly.yml has a job for each.
 LONG_LANES := chaos gangs long test-oldest hold harsh model packing karpenter image docs
-ALONE := measured boots admission
+ALONE := measured admission
 
 $(addprefix lane-,chaos gangs test-oldest hold image docs admission): lane-%: %
 lane-karpenter:
 	$(CARGO_TEST) --test karpenter -- --ignored
-lane-boots:
-	$(CARGO_TEST) $(BOOTS)
 lane-measured:
 	$(CARGO_TEST) $(MEASURED)
 lane-long:

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// Exit code and answer of `doctor`.
-pub(crate) async fn doctor(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
+async fn doctor(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
     report(stack, &[&["doctor"], args].concat()).await
 }
 
@@ -36,7 +36,7 @@ async fn report(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
 }
 
 /// The grades that a check gave, about whom.
-pub(crate) fn grades<'a>(answer: &'a Value, check: &str) -> Vec<(&'a str, &'a str)> {
+fn grades<'a>(answer: &'a Value, check: &str) -> Vec<(&'a str, &'a str)> {
     let all = answer["findings"].as_array().map_or(&[][..], Vec::as_slice);
     let of = all.iter().filter(|one| one["check"] == check);
     let text = |value: &'a Value| value.as_str().unwrap_or_default();

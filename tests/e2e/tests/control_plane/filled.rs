@@ -55,19 +55,15 @@ fn cases() -> Vec<Case> {
 }
 
 pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
-    let pool = one_node(&stack, "filled").await?;
-    for case in cases() {
-        check(&stack, &pool, &case).await.context(case.name)?;
-    }
-    pool.close().await
-}
-
-async fn one_node<'a>(stack: &'a Stack, name: &'static str) -> Result<Pool<'a>> {
     let shape = Shape {
         gpus: 2,
         replicas: 10,
     };
-    Pool::open(stack, name, &[(format!("{name}-1"), shape)]).await
+    let pool = Pool::open(&stack, "filled", &[("filled-1".to_owned(), shape)]).await?;
+    for case in cases() {
+        check(&stack, &pool, &case).await.context(case.name)?;
+    }
+    pool.close().await
 }
 
 async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
@@ -119,34 +115,4 @@ async fn apply(stack: &Stack, pod: &Value) -> Result<Vec<String>> {
     let warnings = warnings.with_context(|| format!("more than warnings: {}", output.stderr))?;
     output.success()?;
     Ok(warnings)
-}
-
-/// A manifest copied from a running pod brings no share along.
-pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
-    let pool = one_node(&stack, "stripped").await?;
-    let mut pod = pool.pod(
-        "copied",
-        &[
-            ("gpu", "1"),
-            ("gpumem", "1000"),
-            ("gpucores", "10"),
-            ("priority", "0"),
-        ],
-    );
-    let stale = json!({"v": 1, "node": "elsewhere", "containers": {}, "init": {}, "priority": 0});
-    pod["metadata"]["annotations"] = json!({"aliquot.dev/allocation": stale.to_string()});
-    let warnings = apply(&stack, &pod).await?;
-    let expected = "annotation aliquot.dev/allocation removed: only the scheduler may set it";
-    ensure!(warnings == [expected], "{warnings:?}");
-
-    let bound = pool.bound("copied").await?;
-    let allocation = allocation(&bound)?;
-    ensure!(allocation.node.as_str() == "stripped-1", "{allocation:?}");
-    ensure!(allocation.priority == 0, "{allocation:?}");
-    let annotations = bound.metadata.annotations.unwrap_or_default();
-    ensure!(
-        !annotations.contains_key("aliquot.dev/defaulted"),
-        "{annotations:?}"
-    );
-    pool.close().await
 }

@@ -8,8 +8,8 @@ use aliquot_e2e::scenario::{self, scenario, side_by_side, world};
 use aliquot_e2e::stack::Stack;
 use anyhow::Result;
 
+mod burst;
 mod bypass;
-mod device_class;
 mod doctor;
 mod filled;
 mod harmless;
@@ -21,7 +21,6 @@ mod ports;
 mod preemption;
 mod preferences;
 mod proxied;
-mod refused;
 mod request_form;
 mod rotation;
 mod waiting;
@@ -33,12 +32,12 @@ fn main() -> ExitCode {
             job::forty_pods,
         )
         .long(),
+        scenario(
+            "two_thousand_pods_at_once_fill_two_thousand_shares",
+            burst::two_thousand,
+        )
+        .long(),
         side_by_side("fills_in_defaults_and_warns_of_them", filled::defaults),
-        side_by_side("strips_copied_allocation_with_a_warning", filled::stripped),
-        side_by_side(
-            "refuses_bad_input_with_field_value_and_expected_form",
-            refused::pods,
-        ),
         scenario(
             "neither_reviews_nor_changes_odd_but_harmless_pods",
             harmless::odd_pods,
@@ -83,10 +82,6 @@ fn main() -> ExitCode {
         scenario(
             "doctor_checks_a_real_cluster_and_predicts_a_migration",
             doctor::checks,
-        ),
-        scenario(
-            "doctor_names_device_class_that_makes_shares_wait",
-            device_class::over_our_resource,
         ),
         side_by_side(
             "api_server_accepts_manifests_of_integrations",
