@@ -17,10 +17,10 @@ fn version() -> String {
     release::version().unwrap()
 }
 
-/// Runs a script with other inputs on top of those that the workflow gives it.
-fn run(script: &str, arguments: &[&str], inputs: &[(&str, &str)]) -> Output {
+/// Runs a script with the inputs that the workflow gives it.
+fn run(script: &str, arguments: &[&str]) -> Output {
     let mut script = release::script(script, arguments).unwrap();
-    script.envs(inputs.iter().copied()).output().unwrap()
+    script.output().unwrap()
 }
 
 fn success(output: &Output) -> String {
@@ -71,7 +71,7 @@ fn assembled() -> tempfile::TempDir {
         image(folder.path(), machine);
     }
     release::programs(folder.path()).unwrap();
-    success(&run("release/assemble.sh", &[path], &[]));
+    success(&run("release/assemble.sh", &[path]));
     folder
 }
 
@@ -209,54 +209,10 @@ fn checksums_cover_every_file_of_a_release() {
     assert_eq!(materials.as_array().unwrap().len(), 1 + pinned);
 }
 
-/// A script and its arguments, one of its inputs, and a part of the error.
-const WRONG_INPUTS: &str = r#"
-check.sh | TAG=v9.9.9 | TAG is "v9.9.9", expected: v
-chart.sh | DIGEST=sha256:00 | FOLDER is "", expected: the folder
-chart.sh FOLDER | DIGEST=sha256:00 | DIGEST is "sha256:00", expected: sha256:
-chart.sh FOLDER | REPOSITORY=aliquot | REPOSITORY is "aliquot", expected: where
-chart.sh FOLDER | SOURCE= | SOURCE is "", expected: the address
-krew.sh FOLDER | DOWNLOADS=ftp://a | DOWNLOADS is "ftp://a", expected:
-krew.sh FOLDER | DOWNLOADS=https://a.example.com | no kubectl-aliquot_
-kubectl-aliquot.sh mips | DIGEST=sha256:00 | TARGET is "mips", expected: x86_64-
-assemble.sh FOLDER | DIGEST=sha256:00 | has no image-*.tar, expected: what images/buildah.sh wrote
-provenance.py | REVISION= | REVISION is "", expected: the commit
-image.py FOLDER | DIGEST=sha256:00 | 1 arguments, expected: a folder and the archives
-image.py FOLDER /bin/true | DIGEST=sha256:00 | expected: an OCI archive
-publish.sh FOLDER | DIGEST=sha256:00 | has no digests.txt, expected: what assemble.sh wrote
-sign.sh FOLDER | DIGEST=sha256:00 | CHART is "", expected: the pushed chart with its digest
-github.sh FOLDER | GH_TOKEN= | GH_TOKEN is "", expected: a token
-"#;
-
-#[test]
-fn release_scripts_name_a_wrong_input_and_what_is_expected() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().to_str().unwrap();
-    for row in WRONG_INPUTS.trim().lines() {
-        let [line, input, expected] = *row.split(" | ").collect::<Vec<_>>() else {
-            panic!("{row}");
-        };
-        let mut words = line
-            .split(' ')
-            .map(|word| if word == "FOLDER" { path } else { word });
-        let script = words.next().unwrap();
-        let arguments: Vec<&str> = words.collect();
-        let input = input.split_once('=').unwrap();
-        let error = error(&run(&format!("release/{script}"), &arguments, &[input]));
-        assert!(error.starts_with(&format!("{script}: ")), "{error}");
-        assert!(error.contains(expected), "{script}: {error}");
-    }
-    image(folder.path(), "amd64");
-    let archive = folder.path().join("image-amd64.tar");
-    let twice = [path, archive.to_str().unwrap(), archive.to_str().unwrap()];
-    let error = error(&run("release/image.py", &twice, &[]));
-    assert!(error.contains("images for linux_amd64, linux_amd64, expected: one for each machine"));
-}
-
 /// Between releases only the date is missing.
 #[test]
 fn version_fits_chart_and_changelog() {
-    let output = run("release/check.sh", &[], &[]);
+    let output = run("release/check.sh", &[]);
     if output.status.success() {
         let notes = success(&output);
         assert!(notes.lines().any(|line| line.starts_with("- ")), "{notes}");
