@@ -27,8 +27,6 @@ pub struct NodeOptions {
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
     pub profiles: Option<String>,
-    /// A configuration of the container runtime to be shown; that of the real one when absent.
-    pub runtime: Option<PathBuf>,
     /// The build with fail-points; see [`Stack::kill_at`].
     pub chaos: bool,
 }
@@ -41,7 +39,6 @@ impl Default for NodeOptions {
             exec_dir: None,
             flags: &[],
             profiles: None,
-            runtime: None,
             chaos: false,
         }
     }
@@ -64,8 +61,8 @@ struct Place {
     kubelet: PathBuf,
     kubelet_config: PathBuf,
     cdi: PathBuf,
-    /// containerd's configuration, where that is at hand.
-    runtime: Option<PathBuf>,
+    /// containerd's configuration.
+    runtime: PathBuf,
     /// Its own files.
     files: PathBuf,
     /// The built libvgpu.so.
@@ -143,13 +140,11 @@ impl Place {
             ("--proc-devices", text(&proc.join("devices"))),
             ("--mig-capabilities-dir", text(&proc.join("capabilities"))),
             ("--toolkit", text(&self.toolkit()?)),
+            ("--runtime-config", text(&self.runtime)),
         ];
         if let Some(profiles) = &options.profiles {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
-        }
-        if let Some(runtime) = options.runtime.as_ref().or(self.runtime.as_ref()) {
-            flags.push(("--runtime-config", text(runtime)));
         }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
@@ -177,7 +172,7 @@ impl Stack {
             kubelet: self.cluster.kubelet_dir(),
             kubelet_config: self.cluster.kubelet_config(),
             cdi: self.cluster.cdi_dir(),
-            runtime: Some(self.cluster.containerd_config()),
+            runtime: self.cluster.containerd_config(),
             files: self.files(),
             limiter: self.limiter(),
         }
@@ -231,12 +226,12 @@ impl Stack {
     }
 
     /// Starts the monitor beside the first node's agent, and waits for its first sample.
-    pub async fn start_monitor(&self, more: &[&str]) -> Result<()> {
-        self.launch_monitor(more).await?;
+    pub async fn start_monitor(&self) -> Result<()> {
+        self.launch_monitor().await?;
         self.wait_ready(Kind::Monitor).await
     }
 
-    pub(crate) async fn launch_monitor(&self, more: &[&str]) -> Result<()> {
+    pub(crate) async fn launch_monitor(&self) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
         std::fs::create_dir_all(&driver)?;
@@ -245,7 +240,6 @@ impl Stack {
         let state = text(&self.agent_state());
         let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
         flags.extend(["--state-dir", &state, "--nvml-library", &library]);
-        flags.extend_from_slice(more);
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let kubeconfig = self.kubeconfig(Kind::Monitor).await?;

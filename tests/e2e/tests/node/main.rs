@@ -45,7 +45,7 @@ async fn usual(stack: Arc<Stack>) -> Result<()> {
 
 async fn with_monitor(stack: Arc<Stack>) -> Result<()> {
     usual(stack.clone()).await?;
-    stack.start_monitor(&[]).await
+    stack.start_monitor().await
 }
 
 fn shares_and_gpus() -> Vec<Scenario> {
@@ -56,7 +56,6 @@ fn shares_and_gpus() -> Vec<Scenario> {
             "runs_init_containers_whose_shares_are_an_annotation",
             shares::annotated_init_container,
         ),
-        scenario("sixty_pods_in_a_row_are_not_mixed_up", shares::sixty_pods).long(),
         scenario(
             "container_keeps_its_share_through_plugin_restarts",
             restarts::plugin,

@@ -52,7 +52,7 @@ pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     stack.wait_ready(Kind::DevicePlugin).await?;
     stack.wait_capacity(REPLICAS).await?;
     open_machine(&stack)?;
-    stack.start_monitor(&[]).await
+    stack.start_monitor().await
 }
 
 /// Scheduler and webhook with other flags.
