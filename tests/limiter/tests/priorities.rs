@@ -74,7 +74,7 @@ fn undisturbed(got: &[TenantResult], tenant: usize, window: usize) -> f64 {
 const NEARLY_ALL: [f64; 2] = [90.0, f64::INFINITY];
 
 #[test]
-fn limits_single_tenant_by_policy() {
+fn hami_9_limits_single_tenant_by_policy() {
     check(&[low(30)], &[100.0], 15.0);
     check(&[low(30).policy(FORCE)], &[30.0], 2.0);
     check(&[low(30).policy(DISABLE)], &[100.0], 15.0);

@@ -72,17 +72,22 @@ const PASSING: &[(&str, &str)] = &[
     ),
 ];
 
+/// A pod of which no process may be killed, which is the default.
+const SPARED: &str = "spared";
+
 pub(crate) async fn attacks(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed";
     monitored(stack, space).await?;
     let passing = PASSING.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = ATTACKS.iter().map(|one| one.0).chain(passing).collect();
+    let names = ATTACKS.iter().map(|one| one.0).chain(passing);
+    let names: Vec<&str> = names.chain([SPARED]).collect();
     let uids = pods(stack, space, &names).await?;
     let checks = async {
         for (name, script) in PASSING {
             passes(stack, space, name, script).await?;
         }
+        spared(stack, space).await?;
         all(stack, space, ATTACKS, &uids).await
     };
     beside_neighbour(stack, space, checks).await
@@ -96,7 +101,9 @@ async fn pods(stack: &Stack, space: &str, names: &[&str]) -> Result<Vec<String>>
         let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
         let mut pod = with_python(stack, space, name, &limits)?;
         with_program(&mut pod, stack, "bare-gpu")?;
-        with_oom_killer(&mut pod);
+        if *name != SPARED {
+            with_oom_killer(&mut pod);
+        }
         // The program without any library knows the first GPU only.
         pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
         stack.cluster.create_pod(pod).await?;
@@ -161,6 +168,17 @@ async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<
         becomes(stack, USED, name, 0.0).await
     };
     with_scripts(stack, &[(space, name, script.to_owned())], ended).await
+}
+
+/// Where no process may be killed, the same is reported.
+async fn spared(stack: &Stack, space: &str) -> Result<()> {
+    let before = figure(stack, KILLED, &["oom"]).await?;
+    let (_, script) = PASSING[1];
+    let reported = stack.wait_event(space, SPARED, &["GpuMemoryAboveLimit"]);
+    with_scripts(stack, &[(space, SPARED, script.to_owned())], reported).await?;
+    let killed = figure(stack, KILLED, &["oom"]).await? - before;
+    ensure!(killed < 0.5, "{killed} killed");
+    Ok(())
 }
 
 /// All attacks at once: each is reported soon, and charged.

@@ -1,9 +1,10 @@
 //! Pods with programs that use memory, and a monitor.
 
+use aliquot_cluster::until;
+use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, with_python};
 use aliquot_e2e::http;
-use aliquot_e2e::measured;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -53,5 +54,15 @@ pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result
 
 /// Waits until a figure of a pod is within a percent of this.
 pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
-    measured::becomes(stack, name, &[format!("pod=\"{pod}\"")], expected).await
+    let label = format!("pod=\"{pod}\"");
+    let what = format!("{name} of {pod} to be {expected}");
+    eventually(PATIENCE, &what, || async {
+        let found = figure(stack, name, &[&label]).await?;
+        until!(
+            (found - expected).abs() <= expected / 100.0,
+            "it is {found}"
+        );
+        Ok(Some(()))
+    })
+    .await
 }

@@ -11,7 +11,6 @@ mod mig;
 mod mps_users;
 mod node;
 mod offers;
-mod pins;
 mod together;
 
 /// Eight GPUs of 40 GiB, of which the driver reserves nothing, as `index` of a profile names them; each scenario leaves them in `vgpu`.
@@ -45,10 +44,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "mig_1_mig_10_mig_18_layouts_of_one_gpu_beside_whole_ones",
             mig::layouts,
-        ),
-        scenario(
-            "mig_5_pinned_device_is_allocated_visible_and_reported",
-            pins::pinned,
         ),
         scenario("pods_run_at_once_on_six_gpus_in_six_layouts", together::six),
     ]
