@@ -11,13 +11,11 @@ use anyhow::Result;
 mod burst;
 mod bypass;
 mod doctor;
-mod filled;
 mod harmless;
 mod integrations;
 mod job;
 mod late_binding;
 mod ledger;
-mod ports;
 mod preemption;
 mod preferences;
 mod proxied;
@@ -37,7 +35,6 @@ fn main() -> ExitCode {
             burst::two_thousand,
         )
         .long(),
-        side_by_side("fills_in_defaults_and_warns_of_them", filled::defaults),
         scenario(
             "neither_reviews_nor_changes_odd_but_harmless_pods",
             harmless::odd_pods,
@@ -92,7 +89,6 @@ fn main() -> ExitCode {
             "binding_of_a_killed_scheduler_changes_nothing",
             late_binding::of_a_killed_scheduler,
         ),
-        scenario("ports_answer_only_accounts_with_the_right", ports::guarded),
     ];
     all.extend(preemption::scenarios());
     scenario::main(cluster, vec![world(parts, all)])
