@@ -12,7 +12,6 @@ mod bypass;
 mod limits;
 mod losses;
 mod monitor;
-mod queries;
 mod rebooted;
 mod resized;
 mod restarts;
@@ -107,10 +106,6 @@ fn shares_and_gpus() -> Vec<Scenario> {
 
 fn reports() -> Vec<Scenario> {
     vec![
-        scenario(
-            "user_queries_the_scheduler_through_the_api_server",
-            queries::in_its_pod,
-        ),
         scenario(
             "pod_bound_by_hand_is_refused_with_a_reason_and_evicted",
             bypass::by_hand,
