@@ -10,7 +10,6 @@ use anyhow::Result;
 
 mod burst;
 mod bypass;
-mod doctor;
 mod harmless;
 mod integrations;
 mod job;
@@ -75,10 +74,6 @@ fn main() -> ExitCode {
         side_by_side(
             "both_forms_of_requests_count_side_by_side",
             request_form::both,
-        ),
-        scenario(
-            "doctor_checks_a_real_cluster_and_predicts_a_migration",
-            doctor::checks,
         ),
         side_by_side(
             "api_server_accepts_manifests_of_integrations",
