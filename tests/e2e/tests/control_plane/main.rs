@@ -56,10 +56,6 @@ fn main() -> ExitCode {
             waiting::high_priority,
         ),
         scenario(
-            "unreadable_allocation_makes_its_node_full",
-            ledger::unreadable,
-        ),
-        scenario(
             "scheduler_without_a_ledger_places_nothing",
             ledger::not_ready,
         ),
