@@ -19,7 +19,6 @@ mod preemption;
 mod preferences;
 mod proxied;
 mod request_form;
-mod rotation;
 mod waiting;
 
 fn main() -> ExitCode {
@@ -58,10 +57,6 @@ fn main() -> ExitCode {
         scenario(
             "scheduler_without_a_ledger_places_nothing",
             ledger::not_ready,
-        ),
-        scenario(
-            "rotates_certificates_under_load_without_a_failure",
-            rotation::under_load,
         ),
         side_by_side(
             "hami_14_ranks_decide_unless_the_pod_states_a_preference",
