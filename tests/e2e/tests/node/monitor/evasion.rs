@@ -1,5 +1,6 @@
 //! Kinds of attacks of the threat model that the host can detect, on the real node: reported and
-//! charged; neighbours retain their limits. The simulator gives the time at which a program got its GPU.
+//! charged; neighbours retain their limits. The simulator gives the time at which a program got its
+//! GPU.
 
 use std::cell::RefCell;
 use std::sync::Arc;
