@@ -30,7 +30,7 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 # workspace: another selection would have other features, and dependencies would be built again.
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
-CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
+CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden image \
 	invalid kubectl ledger_model limits merged old_driver peers protocol reference refused release rendered resolve \
 	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
@@ -72,18 +72,15 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
 	--skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
-BOOTS := $(call named,burst)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
 # The lanes of `make test-all` beside those of `make test`, and those of it that measure time;
 # .github/workflows/nightly.yml has a job for each.
 LONG_LANES := chaos gangs long test-oldest hold harsh model packing karpenter image docs
-ALONE := measured boots admission
+ALONE := measured admission
 
 $(addprefix lane-,chaos gangs test-oldest hold image docs admission): lane-%: %
 lane-karpenter:
 	$(CARGO_TEST) --test karpenter -- --ignored
-lane-boots:
-	$(CARGO_TEST) $(BOOTS)
 lane-measured:
 	$(CARGO_TEST) $(MEASURED)
 lane-long:

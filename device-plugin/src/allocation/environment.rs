@@ -210,7 +210,11 @@ mod tests {
             let found = (found.utilization, found.oom_killer, found.uncontrolled);
             assert_eq!(found, expected, "{name}={value}");
         }
+    }
+
+    #[test]
+    fn hami_8_node_without_compute_limits_overrides_its_pods() {
         let without_limits = effective(&[(POLICY, "force")], NodeRules::new(false));
-        assert_eq!(without_limits.utilization, Disable);
+        assert_eq!(without_limits.utilization, UtilizationPolicy::Disable);
     }
 }

@@ -1,7 +1,7 @@
 //! From facts and modes to devices and their replicas.
 
-use aliquot_core::Mib;
 use aliquot_core::inventory::{EvenShare, Mode as Shared};
+use aliquot_core::{Mib, Scaling};
 use aliquot_profiles::mode::Mps;
 
 use super::*;
@@ -24,6 +24,21 @@ fn mode_determines_allocatable_device() {
     let shared = ("nvidia.com/gpu.shared", true);
     let expected = [(RESOURCE, false), (RESOURCE, false), shared];
     assert_eq!(resources.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn hami_1_each_gpu_counts_as_often_as_it_is_split() {
+    for (uuids, split) in [(&["GPU-a"][..], 10), (&["GPU-a", "GPU-b", "GPU-c"], 3)] {
+        let facts = facts(uuids);
+        let defaults = Defaults {
+            split,
+            memory_scaling: Scaling::ONE,
+        };
+        let layout = NodeLayout::built_in(&facts, RESOURCE, &defaults);
+        let devices = allocatable_devices(&facts, &[], &layout);
+        let replicas: Vec<u32> = devices.iter().map(|gpu| gpu.replicas).collect();
+        assert_eq!(replicas, vec![split; uuids.len()]);
+    }
 }
 
 /// A GPU of 10,000 MiB, of which the driver reserves 500.

@@ -304,20 +304,6 @@ fn pods_meet_restricted_standard_except_agents() {
     }
 }
 
-#[test]
-fn every_object_has_the_recommended_labels() {
-    let objects = rendered(EVERYTHING).unwrap();
-    for object in &objects {
-        let labels = &object.0["metadata"]["labels"];
-        for (key, value) in [("name", "aliquot"), ("instance", "aliquot")] {
-            let label = &labels[format!("app.kubernetes.io/{key}")];
-            assert_eq!(*label, value, "{} {}", object.kind(), object.name());
-        }
-        let component = &labels["app.kubernetes.io/component"];
-        assert!(component.is_string(), "{} {}", object.kind(), object.name());
-    }
-}
-
 /// Of the pods of each part; HAMi's keys for the same are beside this one.
 #[test]
 fn pods_are_as_the_value_of_their_part_says() {

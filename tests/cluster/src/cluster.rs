@@ -161,20 +161,12 @@ impl Cluster {
         self.listening(Daemon::Scheduler, Role::Scheduler).await
     }
 
-    /// Kills kube-scheduler (-9).
-    ///
-    /// # Errors
-    /// It was not running.
-    pub async fn stop_scheduler(&self) -> Result<()> {
-        self.daemons.kill(Daemon::Scheduler).await
-    }
-
     /// Kills kube-scheduler and starts it again, its queue and cache new.
     ///
     /// # Errors
     /// It was not running, or does not come up again.
     pub async fn restart_scheduler(&self) -> Result<()> {
-        self.stop_scheduler().await?;
+        self.daemons.kill(Daemon::Scheduler).await?;
         self.start_scheduler().await
     }
 

@@ -140,19 +140,8 @@ impl Cluster {
     /// # Errors
     /// There is no node, the kubelet runs already, or it does not come up.
     pub async fn start_kubelet(&self) -> Result<()> {
-        self.start_kubelet_with(&[]).await
-    }
-
-    /// The same with other values of its configuration.
-    ///
-    /// # Errors
-    /// As [`Cluster::start_kubelet`].
-    pub async fn start_kubelet_with(&self, more: &[(&str, &str)]) -> Result<()> {
         let ports = [Role::Kubelet, Role::KubeletHealth].map(|role| self.ports.port(role));
-        let mut config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup());
-        for (key, value) in more {
-            config[*key] = (*value).into();
-        }
+        let config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup());
         std::fs::write(self.kubelet_config(), config.to_string())?;
         self.launch(Member::Kubelet)?;
         self.listening(Daemon::Kubelet, Role::KubeletHealth).await

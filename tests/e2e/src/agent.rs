@@ -17,12 +17,8 @@ use crate::stack::{Kind, NODE, PATIENCE, Stack};
 /// What a node offers.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// `deviceSplitCount`.
-    pub split: u32,
     /// `deviceMemoryScaling`.
     pub scaling: &'static str,
-    /// A driver's library; the simulator's when absent.
-    pub library: Option<PathBuf>,
     /// With libvgpu.so, so that limits are enforced.
     pub limited: bool,
     /// Where programs are that the host runs; with the agent's files when absent.
@@ -31,8 +27,6 @@ pub struct NodeOptions {
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
     pub profiles: Option<String>,
-    /// A configuration of the container runtime to be shown; that of the real one when absent.
-    pub runtime: Option<PathBuf>,
     /// The build with fail-points; see [`Stack::kill_at`].
     pub chaos: bool,
 }
@@ -40,19 +34,18 @@ pub struct NodeOptions {
 impl Default for NodeOptions {
     fn default() -> Self {
         Self {
-            split: 10,
             scaling: "1",
-            library: None,
             limited: false,
             exec_dir: None,
             flags: &[],
             profiles: None,
-            runtime: None,
             chaos: false,
         }
     }
 }
 
+/// `deviceSplitCount`.
+const SPLIT: usize = 10;
 /// The folder of the toolkit's programs, and the CDI spec of the driver that they print.
 const TOOLKIT: &str = "toolkit";
 const DRIVER_SPEC: &str = "driver.json";
@@ -68,8 +61,8 @@ struct Place {
     kubelet: PathBuf,
     kubelet_config: PathBuf,
     cdi: PathBuf,
-    /// containerd's configuration, where that is at hand.
-    runtime: Option<PathBuf>,
+    /// containerd's configuration.
+    runtime: PathBuf,
     /// Its own files.
     files: PathBuf,
     /// The built libvgpu.so.
@@ -119,19 +112,16 @@ impl Place {
     /// Flags and environment; the machine is created if there is none yet.
     fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
         let machine = self.machine();
-        let library = if let Some(real) = &options.library {
-            text(real)
-        } else {
-            let driver = self.files.join("driver");
-            std::fs::create_dir_all(&driver)?;
-            if !machine.state().exists() {
-                let name = &self.node;
-                let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
-                let yaml = format!("name: {name}\n{gpus}");
-                SimulatedMachine::create(machine.state(), &yaml)?;
-            }
-            text(&place::link_into(&driver)?)
-        };
+        let driver = self.files.join("driver");
+        std::fs::create_dir_all(&driver)?;
+        if !machine.state().exists() {
+            let name = &self.node;
+            let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
+            let yaml = format!("name: {name}\n{gpus}");
+            SimulatedMachine::create(machine.state(), &yaml)?;
+        }
+        let library = text(&place::link_into(&driver)?);
+        let proc = proc_folder(machine.state());
         let mut flags = vec![
             ("--listen", self.listen.to_string()),
             ("--node-name", self.node.clone()),
@@ -142,32 +132,25 @@ impl Place {
             ("--cdi-dir", text(&self.cdi)),
             ("--state-dir", text(&self.files.join("aliquot"))),
             ("--nvml-library", library),
-            ("--device-split-count", options.split.to_string()),
+            ("--device-split-count", SPLIT.to_string()),
             ("--device-memory-scaling", options.scaling.to_owned()),
             // Fixed, so that figures do not depend on what the monitor has measured.
             ("--context-memory", "512".to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
+            ("--proc-devices", text(&proc.join("devices"))),
+            ("--mig-capabilities-dir", text(&proc.join("capabilities"))),
+            ("--toolkit", text(&self.toolkit()?)),
+            ("--runtime-config", text(&self.runtime)),
         ];
-        if options.library.is_none() {
-            let proc = proc_folder(machine.state());
-            flags.push(("--proc-devices", text(&proc.join("devices"))));
-            flags.push(("--mig-capabilities-dir", text(&proc.join("capabilities"))));
-        }
         if let Some(profiles) = &options.profiles {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
-        }
-        if let Some(runtime) = options.runtime.as_ref().or(self.runtime.as_ref()) {
-            flags.push(("--runtime-config", text(runtime)));
         }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
         }
         if let Some(folder) = &options.exec_dir {
             flags.push(("--exec-dir", text(folder)));
-        }
-        if options.library.is_none() {
-            flags.push(("--toolkit", text(&self.toolkit()?)));
         }
         let flags = flags.into_iter();
         let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);
@@ -189,7 +172,7 @@ impl Stack {
             kubelet: self.cluster.kubelet_dir(),
             kubelet_config: self.cluster.kubelet_config(),
             cdi: self.cluster.cdi_dir(),
-            runtime: Some(self.cluster.containerd_config()),
+            runtime: self.cluster.containerd_config(),
             files: self.files(),
             limiter: self.limiter(),
         }
@@ -243,22 +226,20 @@ impl Stack {
     }
 
     /// Starts the monitor beside the first node's agent, and waits for its first sample.
-    pub async fn start_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
-        self.launch_monitor(options, more).await?;
+    pub async fn start_monitor(&self) -> Result<()> {
+        self.launch_monitor().await?;
         self.wait_ready(Kind::Monitor).await
     }
 
-    pub(crate) async fn launch_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
+    pub(crate) async fn launch_monitor(&self) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
         std::fs::create_dir_all(&driver)?;
         let listen = self.address(Kind::Monitor).to_string();
-        let simulated = || place::link_into(&driver);
-        let library = options.library.clone().map_or_else(simulated, Ok)?;
-        let (library, state) = (text(&library), text(&self.agent_state()));
+        let library = text(&place::link_into(&driver)?);
+        let state = text(&self.agent_state());
         let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
         flags.extend(["--state-dir", &state, "--nvml-library", &library]);
-        flags.extend_from_slice(more);
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let kubeconfig = self.kubeconfig(Kind::Monitor).await?;
@@ -272,8 +253,10 @@ impl Stack {
     pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
         self.start_device_plugin_unready(options).await?;
         self.wait_ready(Kind::DevicePlugin).await?;
-        let replicas = u64::from(options.split) * self.gpu_count(options)?;
-        self.wait_capacity(&replicas.to_string()).await
+        let shown = self.machine().show()?;
+        let gpus = shown["gpus"].as_array();
+        let gpus = gpus.context("the machine lists its GPUs")?.len();
+        self.wait_capacity(&(SPLIT * gpus).to_string()).await
     }
 
     /// Starts the node agent and returns at once.
@@ -315,22 +298,6 @@ impl Stack {
         })
         .await?;
         self.kill(Kind::DevicePlugin).await
-    }
-
-    fn gpu_count(&self, options: &NodeOptions) -> Result<u64> {
-        if let Some(library) = &options.library {
-            let real = aliquot_nvml::Options {
-                library: library.into(),
-                ..aliquot_nvml::Options::default()
-            };
-            let found = aliquot_nvml::Driver::inventory(&aliquot_nvml::Nvml::open(real)?)?;
-            return Ok(u64::try_from(found.gpus.len())?);
-        }
-        let shown = self.machine().show()?;
-        let gpus = shown["gpus"]
-            .as_array()
-            .context("the machine lists its GPUs")?;
-        Ok(u64::try_from(gpus.len())?)
     }
 
     /// Waits until the node's allocatable `nvidia.com/gpu` is `replicas`.

@@ -4,10 +4,9 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Stdio;
 
 use aliquot_gpusim::place;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures::future::{Either, select};
 use serde_json::{Value, json};
 
@@ -18,7 +17,6 @@ use crate::stack::{Kind, Stack};
 pub const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter/clients");
-const GPUSIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim");
 
 /// The driver as NVIDIA's toolkit would describe it: its libraries, and where the simulated
 /// machine lies.
@@ -43,95 +41,6 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
             ],
         },
     }))
-}
-
-/// The same driver without libraries in its CDI description, which the agent refuses: they come into
-/// a pod by themselves, and the limiter by preload. See [`with_driver`].
-pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
-    let mut spec = nvidia_spec(stack)?;
-    let edits = spec["containerEdits"].as_object_mut().context("edits")?;
-    edits.remove("mounts").context("mounts")?;
-    Ok(spec)
-}
-
-/// Gives a pod the driver's libraries as a volume in this folder, as an image that brings its own has
-/// them, and finds those in `/driver`.
-pub fn with_driver(pod: &mut Value, stack: &Stack, to: &str) -> Result<()> {
-    let folder = stack.files().join("libraries");
-    std::fs::create_dir_all(&folder)?;
-    std::fs::copy(place::cuda_library_path()?, folder.join("libcuda.so.1"))?;
-    std::fs::copy(place::library_path()?, folder.join("libnvidia-ml.so.1"))?;
-    give(pod, "driver", &folder.display().to_string(), to)?;
-    let machine = stack.machine().state().display().to_string();
-    let env = &mut pod["spec"]["containers"][0]["env"];
-    if env.is_null() {
-        *env = json!([]);
-    }
-    env.as_array_mut().context("env")?.extend([
-        json!({"name": "LD_LIBRARY_PATH", "value": "/driver"}),
-        json!({"name": "GPUSIM_STATE", "value": machine}),
-    ]);
-    Ok(())
-}
-
-/// One more directory of the host in a pod's first container, read-only.
-pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
-    let spec = &mut pod["spec"];
-    let volume = json!({"name": name, "hostPath": {"path": from}});
-    let mount = json!({"name": name, "mountPath": to, "readOnly": true});
-    let volumes = spec["volumes"].as_array_mut().context("volumes")?;
-    volumes.push(volume);
-    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
-    mounts.context("mounts")?.push(mount);
-    Ok(())
-}
-
-/// A Python with independent clients of NVML (nvitop, nvidia-ml-py).
-pub struct IndependentClients {
-    python: String,
-    /// Of the Python that it was made of.
-    base: String,
-}
-
-impl IndependentClients {
-    /// Makes it where this machine has none.
-    pub async fn python() -> Result<Self> {
-        let script = format!("{GPUSIM}/clients.sh");
-        let mut command = tokio::process::Command::new(script);
-        let output = command.arg("python").stderr(Stdio::inherit()).output();
-        let output = output.await?;
-        ensure!(output.status.success(), "clients.sh: {}", output.status);
-        let text = String::from_utf8(output.stdout)?;
-        let (python, base) = text.trim().split_once('\n').context("two lines")?;
-        Ok(Self {
-            python: python.to_owned(),
-            base: base.to_owned(),
-        })
-    }
-
-    /// Lets a pod of [`with_python`] run it.
-    pub fn give_to(&self, pod: &mut Value) -> Result<()> {
-        let environment = self.python.trim_end_matches("/bin/python");
-        give(pod, "environment", environment, environment)?;
-        if !self.base.starts_with("/usr") {
-            give(pod, "python", &self.base, &self.base)?;
-        }
-        let clients = std::fs::canonicalize(format!("{GPUSIM}/clients"))?;
-        let clients = clients.display().to_string();
-        give(pod, "foreign", &clients, "/foreign")
-    }
-
-    /// What `words` (a script below `/foreign`, or `-m` and a module) print in a pod.
-    pub async fn output(&self, stack: &Stack, pod: [&str; 2], words: &[&str]) -> Result<String> {
-        let mut all = vec!["env", "TERM=xterm", "LC_ALL=C.UTF-8", self.python.as_str()];
-        all.extend(words);
-        let [namespace, name] = pod;
-        stack
-            .cluster
-            .exec(namespace, name, "main", &all)
-            .await?
-            .success()
-    }
 }
 
 /// Has the toolkit print that description, before the agent starts.
@@ -205,7 +114,7 @@ fn clients() -> Result<String> {
 }
 
 /// The command line that has the client of tests/limiter do this in a pod of [`with_python`].
-pub fn program(commands: &[&str]) -> Result<Vec<String>> {
+fn program(commands: &[&str]) -> Result<Vec<String>> {
     let client = format!("{}/client.py", clients()?);
     let words = ["/usr/bin/python3", &client];
     let words = words.iter().chain(commands);
@@ -282,7 +191,14 @@ pub fn with_program(pod: &mut Value, stack: &Stack, name: &str) -> Result<()> {
         std::fs::copy(&built, &copy)
             .with_context(|| format!("{}: cargo build --workspace", built.display()))?;
     }
-    give(pod, "programs", &folder.display().to_string(), "/programs")
+    let spec = &mut pod["spec"];
+    let volume = json!({"name": "programs", "hostPath": {"path": folder.display().to_string()}});
+    let mount = json!({"name": "programs", "mountPath": "/programs", "readOnly": true});
+    let volumes = spec["volumes"].as_array_mut().context("volumes")?;
+    volumes.push(volume);
+    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
+    mounts.context("mounts")?.push(mount);
+    Ok(())
 }
 
 /// Runs a program in a pod, which holds its memory while `then` checks. It may end before.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::ops::{AddAssign, SubAssign};
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use aliquot_cluster::until;
@@ -44,14 +44,6 @@ impl AddAssign for Amount {
         self.replicas += other.replicas;
         self.memory += other.memory;
         self.cores += other.cores;
-    }
-}
-
-impl SubAssign for Amount {
-    fn sub_assign(&mut self, other: Self) {
-        self.replicas -= other.replicas;
-        self.memory -= other.memory;
-        self.cores -= other.cores;
     }
 }
 
@@ -203,12 +195,7 @@ impl Stack {
     /// Waits until the scheduler reports what the pods' annotations give, with nothing else
     /// reserved, and checks that no GPU is overcommitted.
     pub async fn ledger_agrees(&self) -> Result<LedgerSummary> {
-        self.ledger_agrees_within(PATIENCE).await
-    }
-
-    /// The same, and no later: an audit may mend them some time after.
-    pub async fn ledger_agrees_within(&self, patience: Duration) -> Result<LedgerSummary> {
-        let (ledger, gpus) = eventually(patience, "the ledger to match the pods", || async {
+        let (ledger, gpus) = eventually(PATIENCE, "the ledger to match the pods", || async {
             let (annotated, reported) = (
                 self.annotated_ledger().await?,
                 self.scheduler_ledger().await?,

@@ -11,7 +11,6 @@ pub mod figures;
 pub mod http;
 pub mod ledger;
 pub mod limits_program;
-pub mod measured;
 pub mod pod_resources;
 pub mod pods;
 pub mod pool;

@@ -124,7 +124,7 @@ impl<'a> ProcessSupervisor<'a> {
                     }
                     Kind::Webhook => stack.launch_webhook(&[]).await?,
                     Kind::DevicePlugin => stack.start_device_plugin_unready(&self.options).await?,
-                    Kind::Monitor => stack.launch_monitor(&self.options, &[]).await?,
+                    Kind::Monitor => stack.launch_monitor().await?,
                 }
                 true
             }

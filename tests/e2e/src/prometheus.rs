@@ -20,8 +20,8 @@ use crate::stack::{Kind, PATIENCE, Stack};
 const PORT: u16 = 9;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Metrics of partitioned GPUs, of GPUs with MPS, and of nodes with profiles: the scenarios of the
-/// modes check them.
+/// Metrics of partitioned GPUs, of GPUs with MPS, and of nodes with profiles: a node without them has
+/// none.
 pub const OF_MODES: [&str; 10] = [
     "aliquot_device_plugin_gpu_mig_fragmentation_ratio",
     "aliquot_device_plugin_gpu_mig_free_run",
@@ -35,7 +35,7 @@ pub const OF_MODES: [&str; 10] = [
     "aliquot_instance_memory_used_bytes",
 ];
 
-/// Metrics of a share that outlives its pod: the scenario of that checks them.
+/// Metrics of a share that outlives its pod.
 pub const OF_ORPHANED: [&str; 2] = [
     "aliquot_scheduler_gpu_cores_orphaned_ratio",
     "aliquot_scheduler_gpu_memory_orphaned_bytes",

@@ -243,12 +243,6 @@ class Client(Behind, Order):
             code = code or self.cuda.cuCtxSynchronize()
         return code
 
-    def timed(self, rounds, milliseconds="10"):
-        """The same; also prints how many milliseconds that took."""
-        begun = time.monotonic()
-        code = self.work(rounds, milliseconds)
-        return f"{code} {round((time.monotonic() - begun) * 1000)}"
-
     def physical(self, mib, device="0", place="1"):
         prop, handle = Prop(1, 1, int(place), int(device), None, 0), ctypes.c_uint64()
         self.cuda.cuMemCreate.argtypes = None

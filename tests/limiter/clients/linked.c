@@ -1,7 +1,6 @@
-/* What is linked against both libraries of the driver. As a program it prints what an allocation of
+/* A program that is linked against both libraries of the driver. It prints what an allocation of
  * 2900 MiB and then one of 2000 MiB return, and the MiB that NVML reports; in a share of 3000 MiB
- * there is a context, too, and only the second one fits. As a library it has the allocation as a
- * function, and the calls to which Triton's driver.c is linked. */
+ * there is a context, too, and only the second one fits. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -13,7 +12,7 @@ extern int cuCtxSetCurrent(void *);
 extern int cuMemAlloc_v2(address *, size_t);
 extern int cuMemFree_v2(address);
 
-int allocate(size_t mib) {
+static int allocate(size_t mib) {
     int device, code;
     void *context;
     address at;
@@ -24,7 +23,6 @@ int allocate(size_t mib) {
     return code ? code : cuMemFree_v2(at);
 }
 
-#ifdef PROGRAM
 extern int nvmlInit_v2(void);
 extern int nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
 extern int nvmlDeviceGetMemoryInfo(void *, unsigned long long *);
@@ -39,23 +37,3 @@ int main(void) {
     printf("%d %d %llu\n", refused, allocated, memory[0] >> 20);
     return 0;
 }
-#else
-#define CALLS(X)                                                                                   \
-    X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxGetLimit) X(cuCtxSetCurrent) X(cuCtxSetLimit)      \
-    X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDriverGetVersion)       \
-    X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuFuncSetCacheConfig) X(cuGetErrorString)        \
-    X(cuModuleGetFunction) X(cuModuleLoadData) X(cuModuleUnload) X(cuPointerGetAttribute)          \
-    X(cuPointerGetAttributes) X(cuStreamIsCapturing)
-#define ADDRESS(name) extern char name##_address[] __asm__(#name);
-CALLS(ADDRESS)
-#define ENTRY(name) name##_address,
-static void *const calls[] = {CALLS(ENTRY)};
-
-/* How many of the calls have an address. */
-int count_calls(void) {
-    int count = 0;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        count += calls[i] != NULL;
-    return count;
-}
-#endif

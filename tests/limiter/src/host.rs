@@ -54,8 +54,6 @@ pub enum HostRole {
     Absent,
     /// Alive, with this throttle flag for every tenant from the beginning.
     Flag(u32),
-    /// Died long ago and left this throttle flag to every tenant.
-    Died(u32),
     /// The arbiter runs.
     Arbiter,
     /// The same, and the driver does not report the use of processes.
@@ -93,12 +91,6 @@ impl ScenarioHost {
                 let host = Self::Flag(pages.collect::<Result<_>>()?);
                 host.write_heartbeat()?;
                 Ok(host)
-            }
-            HostRole::Died(flag) => {
-                for container in containers {
-                    write_stale_flag(container, flag)?;
-                }
-                Ok(Self::Absent)
             }
             HostRole::Arbiter => Ok(Self::Arbiter(start(PriorityCap::default()))),
             HostRole::BlindArbiter => Ok(Self::BlindArbiter(start(PriorityCap::default()))),

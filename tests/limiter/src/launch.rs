@@ -1,10 +1,8 @@
 //! The cost of calls with the limiter and without it, on the simulated driver: launches and
-//! allocations in CPU time, launches in instructions if callgrind is available, and program starts
-//! in time. The sides alternate, so that no comparison is between different times.
+//! allocations in CPU time, and program starts in time. The sides alternate, so that no comparison is
+//! between different times.
 
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::scene::{FIRST, compile_work, device, machine};
 use crate::{InjectionMethod, TestContainer, host};
@@ -40,14 +38,9 @@ pub fn allocation(sides: &[LaunchSide], live: u32, rounds: usize) -> Result<Vec<
     fastest(sides, rounds, &["live", &live.to_string(), KERNEL])
 }
 
-/// Microseconds to run a program on each side: one that does not use a GPU, or one that only calls
-/// `cuInit`.
-pub fn start(sides: &[LaunchSide], with_driver: bool, rounds: usize) -> Result<Vec<f64>> {
-    if with_driver {
-        fastest(sides, rounds, &["spawn", "200", SELF, "init", "0", KERNEL])
-    } else {
-        fastest(sides, rounds, &["spawn", "500", "/bin/true"])
-    }
+/// Microseconds to run a program that does not use a GPU, on each side.
+pub fn start(sides: &[LaunchSide], rounds: usize) -> Result<Vec<f64>> {
+    fastest(sides, rounds, &["spawn", "500", "/bin/true"])
 }
 
 /// Microseconds until `count` programs that start at once and call `cuInit` have ended, on each
@@ -93,74 +86,6 @@ fn measured(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<Ve
         }
     }
     Ok(all)
-}
-
-/// Instructions for a launch on each side; `None` without valgrind.
-pub fn instructions(sides: &[LaunchSide]) -> Result<Option<Vec<f64>>> {
-    const LAUNCHES: [u32; 2] = [20_000, 120_000];
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return Ok(None);
-    }
-    let count = |side: LaunchSide, launches: u32| {
-        let reply = run(side, |client| {
-            let mut arguments: Vec<String> =
-                ["valgrind", "--tool=callgrind"].map(Into::into).into();
-            arguments.push("--callgrind-out-file=/dev/null".into());
-            arguments.extend([client, "tick".into(), launches.to_string(), KERNEL.into()]);
-            arguments
-        })?;
-        collected(&reply)
-    };
-    let found: Result<Vec<f64>> = sides
-        .iter()
-        .map(|side| {
-            let [few, many] = LAUNCHES;
-            Ok((count(*side, many)? - count(*side, few)?) / f64::from(many - few))
-        })
-        .collect();
-    found.map(Some)
-}
-
-/// Instructions and system calls of a program that only calls `cuInit`, on each side; `None`
-/// without valgrind or strace.
-pub fn init(sides: &[LaunchSide]) -> Result<[Option<Vec<f64>>; 2]> {
-    let all = |tool: &[&str], count: fn(&str) -> Result<f64>| {
-        if Command::new(tool[0]).arg("--version").output().is_err() {
-            return Ok(None);
-        }
-        let found = sides.iter().map(|side| {
-            let reply = run(*side, |client| {
-                let arguments = tool.iter().copied().map(str::to_owned);
-                let program = [client, "init".into(), "0".into(), KERNEL.into()];
-                arguments.chain(program).collect()
-            })?;
-            count(&reply)
-        });
-        found.collect::<Result<Vec<f64>>>().map(Some)
-    };
-    let tool = [
-        "valgrind",
-        "--tool=callgrind",
-        "--callgrind-out-file=/dev/null",
-    ];
-    let instructions = all(&tool, collected)?;
-    // One line on stderr for each call.
-    let calls = all(&["strace"], |reply| {
-        let lines = reply.lines().filter(|line| line.contains(") = "));
-        Ok(f64::from(u32::try_from(lines.count())?))
-    })?;
-    Ok([instructions, calls])
-}
-
-/// The number of instructions that callgrind collected.
-fn collected(reply: &str) -> Result<f64> {
-    let line = reply
-        .lines()
-        .find_map(|line| line.split_once("Collected :"));
-    let number = line
-        .context("no line of callgrind with what it collected")?
-        .1;
-    Ok(number.trim().parse()?)
 }
 
 fn run(side: LaunchSide, arguments: impl FnOnce(String) -> Vec<String>) -> Result<String> {

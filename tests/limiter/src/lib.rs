@@ -3,7 +3,6 @@
 
 pub mod honest;
 pub mod host;
-pub mod idle_arbiter;
 pub mod launch;
 pub mod lending;
 pub mod oom_host;

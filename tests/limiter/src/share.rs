@@ -68,9 +68,6 @@ pub struct TenantResult {
     pub starved: Vec<f64>,
     /// Launches of all its processes.
     pub launches: u64,
-    /// Median and 99th percentile of the microseconds from a launch to its end, of its last process;
-    /// only in mode `sync`.
-    pub latency: Option<[f64; 2]>,
 }
 
 impl TenantResult {
@@ -148,7 +145,6 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
             windows: Vec::new(),
             starved: Vec::new(),
             launches: 0,
-            latency: None,
         };
         scene.tenants.len()
     ];
@@ -175,11 +171,7 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
         for child in children {
             let output = child.wait_with_output()?;
             let reply = String::from_utf8_lossy(&output.stdout).into_owned();
-            let mut words: Vec<&str> = reply.split_whitespace().collect();
-            if let ["median", median, "p99", p99, ..] = words[..] {
-                got.latency = Some([median.parse()?, p99.parse()?]);
-                words.drain(..4);
-            }
+            let words: Vec<&str> = reply.split_whitespace().collect();
             let ["launches", launches, "failures", "0"] = words[..] else {
                 anyhow::bail!("a client ended with {:?}: {reply}", output.status);
             };
@@ -290,47 +282,4 @@ pub(crate) fn containers(
             TestContainer::new(machine, scene.method, tenant.limits, &[share])
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_too_little_can_be_excused() {
-        let of = |value| Verdict::within([(value, [-2.0, 2.0]), (0.0, [-2.0, 2.0])]);
-        assert_eq!(of(2.0), Verdict::Holds);
-        assert_eq!(of(-2.1), Verdict::TooLittle);
-        assert_eq!(of(2.1), Verdict::TooMuch);
-        let both = [(-9.0, [-2.0, 2.0]), (9.0, [-2.0, 2.0])];
-        assert_eq!(Verdict::within(both), Verdict::TooMuch);
-    }
-
-    #[test]
-    #[should_panic(expected = "too much")]
-    fn too_much_is_never_played_again() {
-        let mut plays = 0;
-        let play = || {
-            plays += 1;
-            assert_eq!(plays, 1);
-            plays
-        };
-        holds_unless_starved("what", play, |_| Verdict::TooMuch);
-    }
-
-    #[test]
-    fn starved_time_excuses_what_is_missing_and_what_others_leave() {
-        let tenant = |got, starved| TenantResult {
-            windows: vec![got],
-            starved: vec![starved],
-            launches: 0,
-            latency: None,
-        };
-        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-        assert!(near(tenant(40.0, 10.0).deviation(50.0), -5.0));
-        assert!(near(tenant(60.0, 10.0).deviation(50.0), 10.0));
-        let other = tenant(40.0, 10.0);
-        let beside = tenant(60.0, 0.0).deviation_beside(50.0, &[(&other, 50.0)]);
-        assert!(near(beside, 5.0));
-    }
 }

@@ -22,21 +22,11 @@ const IDLE_AFTER: Duration = Duration::from_millis(40);
 /// Throttle flag: wait.
 const WAIT: u32 = 1;
 
-/// Milliseconds, one figure for each change of the throttle flag, without the time for which a
-/// thread of the tenant, or of the host in this process, was runnable but got no processor.
-#[derive(Clone, Debug, Default)]
-pub struct ThrottleLatency {
-    /// From the set flag to the end of the last kernel of low priority.
-    pub throttled: Vec<f64>,
-    /// From the cleared flag to the first kernel.
-    pub released: Vec<f64>,
-    /// From the first kernel of high priority to the last one of low priority.
-    pub yielded: Vec<f64>,
-}
-
 /// Runs a tenant of low priority that is always busy and one of high priority that starts and
-/// stops, for `time`.
-pub fn measure_latency(time: Duration) -> Result<ThrottleLatency> {
+/// stops, for `time`. Returns milliseconds, one figure for each change of the throttle flag: from the set
+/// flag to the end of the last kernel of low priority, or from the cleared flag to the first, without the
+/// time for which a thread of the tenant, or of the host in this process, was runnable but got no processor.
+pub fn measure_latency(time: Duration) -> Result<Vec<f64>> {
     let (temp, machine) = machine();
     let tenants = vec![
         tenant(50, "sync k_ms_1").priority(1),
@@ -54,38 +44,17 @@ pub fn measure_latency(time: Duration) -> Result<ThrottleLatency> {
     found
 }
 
-/// When a tenant's work last made progress.
-struct TenantProgress {
-    busy: f64,
-    last: Instant,
-}
-
-impl TenantProgress {
-    /// Whether it made progress since the last update.
-    fn update(&mut self, busy: f64, when: Instant) -> bool {
-        let moved = busy > self.busy;
-        if moved {
-            self.busy = busy;
-            self.last = when;
-        }
-        moved
-    }
-}
-
 fn observe(
     machine: &SimulatedMachine,
     workers: &Workers,
     page: &File,
     time: Duration,
-) -> Result<ThrottleLatency> {
+) -> Result<Vec<f64>> {
     let begun = Instant::now();
-    let progress = || TenantProgress {
-        busy: 0.0,
-        last: begun,
-    };
-    let (mut low, mut high) = (progress(), progress());
-    let mut latency = ThrottleLatency::default();
-    let (mut flag, mut changed, mut high_started, mut is_measured) = (0, begun, begun, true);
+    // What the tenant of low priority has worked, and when it last made progress.
+    let (mut busy, mut last) = (0.0, begun);
+    let mut latency = Vec::new();
+    let (mut flag, mut changed, mut is_measured) = (0, begun, true);
     let mut waits = workers.waits();
     let since = |later: Instant, earlier: Instant| {
         let passed = later.saturating_duration_since(earlier);
@@ -102,11 +71,10 @@ fn observe(
             waits = workers.waits();
         }
         flag = flag_bytes;
-        let was_idle = now.when.saturating_duration_since(high.last) > 5 * IDLE_AFTER;
-        if high.update(now.busy[1], now.when) && was_idle {
-            high_started = now.when;
+        let is_running = now.busy[0] > busy;
+        if is_running {
+            (busy, last) = (now.busy[0], now.when);
         }
-        let is_running = low.update(now.busy[0], now.when);
         let done = now.when.saturating_duration_since(changed) > 4 * IDLE_AFTER;
         let starved = || {
             let nanoseconds = longest(&waits[0], &workers.waits()[0]);
@@ -114,16 +82,10 @@ fn observe(
         };
         if !is_measured && flag == WAIT && done {
             is_measured = true;
-            let starved = starved();
-            latency
-                .throttled
-                .push((since(low.last, changed) - starved).max(0.0));
-            latency.yielded.push(since(low.last, high_started));
+            latency.push((since(last, changed) - starved()).max(0.0));
         } else if !is_measured && flag != WAIT && is_running {
             is_measured = true;
-            latency
-                .released
-                .push((since(now.when, changed) - starved()).max(0.0));
+            latency.push((since(now.when, changed) - starved()).max(0.0));
         }
     }
     Ok(latency)

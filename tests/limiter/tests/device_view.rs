@@ -151,27 +151,6 @@ fn lists_processes_in_the_driver_versions_layout() {
 }
 
 #[test]
-fn shows_share_in_nvitop_and_pynvml() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
-    each_method(3000, |container, method| {
-        for client in ["nvitop", "pynvml"] {
-            let mut command = container.command(&[script, client, "/driver"]);
-            let home = std::env::var("HOME").unwrap_or_default();
-            let output = command.env("HOME", home).output().unwrap();
-            let answers = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success(), "{method:?} {client} {output:?}");
-            let share = if client == "nvitop" {
-                "0B / 3000MiB"
-            } else {
-                "\"memory\": 3000, \"used\": 0"
-            };
-            assert!(answers.contains(share), "{method:?} {client} {answers}");
-            assert!(!answers.contains(SECOND), "{method:?} {client} {answers}");
-        }
-    });
-}
-
-#[test]
 fn shows_devices_after_query_before_cu_init() {
     each_method(3000, |container, method| {
         let mut client =

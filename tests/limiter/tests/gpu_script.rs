@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, device, machine};
-use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter, lines};
-use aliquot_node_state::limits::UtilizationPolicy;
-use aliquot_region::limits::ContainerLimits;
+use aliquot_limiter_tests::scene::{FIRST, machine};
+use aliquot_limiter_tests::{limiter, lines};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -288,111 +286,4 @@ fn limited_script_ends_at_once_where_limiter_is_not_injected() {
     assert_eq!(parts.keys().collect::<Vec<_>>(), ["prepare"]);
     let seconds = measured.result["seconds"].as_f64().expect("a number");
     assert!(seconds < AT_ONCE, "{seconds} s");
-}
-
-/// A driver may hang, and with it whatever waits for it.
-#[test]
-fn no_script_waits_without_limit() {
-    let program = "
-import ast, glob
-RUN, WAIT = {'run', 'call', 'check_call', 'check_output'}, {'wait', 'join', 'communicate'}
-found = []
-for path in glob.glob('*.py'):
-    for node in ast.walk(ast.parse(open(path).read())):
-        if isinstance(node, ast.For) and getattr(node.iter, 'attr', '') in ('stdin', 'stdout'):
-            found.append((path, node.lineno, 'reads lines'))
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        name, owner = node.func.attr, getattr(node.func.value, 'id', '')
-        waits = name in WAIT and not node.args or name in RUN and owner == 'subprocess'
-        if waits and not any(word.arg == 'timeout' for word in node.keywords):
-            found.append((path, node.lineno, name))
-        if name in ('readline', 'readlines') or name == 'read' and 'std' in ast.dump(node.func.value):
-            found.append((path, node.lineno, name))
-assert not found, found
-";
-    let checked = Command::new("python3")
-        .args(["-B", "-c", program])
-        .current_dir(scripts())
-        .output();
-    succeeds(&checked.expect("Python runs"));
-}
-
-#[test]
-fn time_script_computes_slices_from_recorded_runs() {
-    // The simulator does not execute what writes them.
-    let program = "
-import probe, timing
-assert timing.runs_of([2, 5, 6, 7, 8, 0, 0]) == [(5, 6), (7, 8)]
-assert timing.runs_of(None) == []
-one, other = [(0, 1000), (5000, 7000), (11000, 13000)], [(3000, 4500), (7200, 9000), (13500, 14000)]
-found = timing.slices_of([one, other])
-assert found['together_us'] == 10.0, found
-assert found['slice_us']['n'] == 4 and found['slice_us']['most'] == 2.0, found
-assert found['switch_us']['median'] == 0.5 and found['switch_us']['least'] == 0.2, found
-assert found['ran_percent'] == [40.0, 33.0], found
-assert timing.slices_of([one, []]) == {'slices': probe.ABSENT}
-found = timing.compared([10.5, 11.5], [1000, 11000, 0, 0, 12000, 22000, 0, 0])
-assert found['timer_us']['mean'] == 10 and found['event_more_us']['mean'] == 1, found
-assert found['between_launches_us']['mean'] == 1, found
-sample = lambda pid, at: {'pid': pid, 'at_us': at, 'sm': 50, 'memory': 0}
-answers = [
-    {'new': {'code': 0, 'samples': [sample(1, 20), sample(2, 10), sample(9, 20)]}, 'now_us': 50},
-    {'new': {'code': 6, 'samples': []}, 'now_us': 60},
-    {'new': {'code': 0, 'samples': [sample(1, 40), sample(1, 20)]}, 'now_us': 70},
-]
-found = timing.order_of(answers, 'new', [1, 2])
-assert found['codes'] == [0, 6] and found['answers_with_samples'] == 2, found
-assert not found['ascending'] and not found['one_time_for_all'], found
-assert found['spread_us']['most'] == 20 and found['newest_is_old_us']['mean'] == 30, found
-assert found['came_twice'] == 1 and found['of_unknown_processes'] == 1, found
-assert found['between_samples_us'][0]['mean'] == 20 and found['between_samples_us'][1] is None
-found = timing.steps_of([100, 32, 64, 3200, 6400])
-assert found['mean_step_ns'] == 32 and found['clock_mhz'] == 2000, found
-";
-    let computed = Command::new("python3")
-        .args(["-B", "-c", program])
-        .current_dir(scripts())
-        .output();
-    succeeds(&computed.expect("Python runs"));
-}
-
-#[test]
-fn builds_container_directory_like_node_agent() {
-    let (temp, machine) = machine();
-    let folder = temp.path().join("container");
-    let library = limiter().expect("libvgpu.so");
-    let status = Command::new(env!("CARGO_BIN_EXE_container-directory"))
-        .arg(&folder)
-        .arg(&library)
-        .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30"])
-        .arg(CONTEXT.to_string())
-        .env("GPU_CORE_UTILIZATION_POLICY", "force")
-        .status();
-    assert!(status.expect("container-directory").success());
-    let mut share = device(FIRST, 3000);
-    share.cores = 30;
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits {
-            priority: 1,
-            policy: UtilizationPolicy::Force.word(),
-            ..ContainerLimits::default()
-        },
-        &[share],
-    );
-    let container = container.expect("a container");
-    let other = container.directory();
-    let read = |path: &Path| fs::read(path).expect("a file");
-    for file in ["limits", "counters/slots", "lib/libvgpu.so"] {
-        assert!(
-            read(&folder.join(file)) == read(&other.join(file)),
-            "{file}"
-        );
-    }
-    let link = fs::read_link(folder.join("lib/libcuda-real.so.1")).expect("a link");
-    assert_eq!(link, PathBuf::from("/driver/cuda"));
-    let shim = read(&folder.join("driver/libnvidia-ml.so.1"));
-    assert_eq!(&shim[..4], b"\x7fELF");
 }

@@ -135,18 +135,6 @@ fn charges_heaps_of_context() {
             // Stacks are charged when the host sees them.
             ("limit,0,2048", "0"),
             ("info", "0 2518 3000"),
-        ],
-    );
-}
-
-#[test]
-fn releases_context_growth_with_context() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            ("limit,2,108003328", "0"),
-            ("info", "0 2424 3000"),
             ("reset", "0"),
             ("init", "0"),
             ("info", "0 2520 3000"),

@@ -180,7 +180,7 @@ fn run_together(number: usize, mib: u64, promised: u64, used: &[&str]) -> Measur
 }
 
 #[test]
-fn runs_two_full_size_tenants_within_host_reserve() {
+fn hami_7_runs_two_full_size_tenants_within_host_reserve() {
     // Granted twice: a reserve as large as what containers can have of the GPU.
     let reserve = SMALL - DRIVER_RESERVED;
     let promised = 2 * reserve;

@@ -104,35 +104,6 @@ impl Scene {
     }
 }
 
-#[test]
-fn counts_exported_block_until_everything_has_let_it_go() {
-    let mut scene = Scene::new();
-    let size = BLOCK;
-    scene.exporter.run("create a 64");
-    let place = scene.exporter.export("a");
-    scene.check(size, "exported");
-    scene.importer.run(&format!("take a {place}"));
-    scene.importer.run("own a");
-    scene.importer.run("map a 64");
-    scene.check(size, "imported");
-    scene.exporter.run("release a");
-    scene.check(size, "released by its creator");
-    scene.exporter.run("drop a");
-    scene.importer.run("drop a");
-    scene.check(size, "without a descriptor");
-    scene.importer.run("release a");
-    scene.check(size, "mapped");
-    scene.importer.run("unmap a");
-    scene.check(0, "unmapped");
-    // Nobody imports it, and its creator closes the descriptor after its release.
-    scene.exporter.run("create a 64");
-    scene.exporter.export("a");
-    scene.exporter.run("release a");
-    scene.check(size, "only a descriptor");
-    scene.exporter.run("drop a");
-    scene.check(0, "closed");
-}
-
 /// What the two processes may still do with a block, and what of it exists.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(
@@ -235,28 +206,6 @@ fn shared_block_is_counted_once_in_every_order() {
         }
     }
     assert!(deaths > 5, "{deaths} deaths");
-}
-
-#[test]
-fn exported_blocks_leave_nothing_behind_in_100_rounds() {
-    let mut scene = Scene::new();
-    for round in 0..100 {
-        scene.exporter.run("create a 64");
-        let place = scene.exporter.export("a");
-        scene.importer.run(&format!("take a {place}"));
-        scene.importer.run("own a");
-        scene.importer.run("drop a");
-        if round % 2 == 0 {
-            scene.exporter.run("drop a");
-            scene.exporter.run("release a");
-        } else {
-            scene.exporter.run("release a");
-            scene.exporter.run("drop a");
-        }
-        scene.check(BLOCK, "imported");
-        scene.importer.run("release a");
-    }
-    scene.check(0, "after 100 rounds");
 }
 
 #[test]

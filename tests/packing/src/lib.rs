@@ -1,15 +1,14 @@
 //! The public trace openb, what was published about it, and how policies place its pods: [`runs`] has each policy
-//! place them, [`experiment`] checks and measures, [`report`] and [`plot`] show the results.
+//! place them, [`experiment`] checks and measures, [`report`] shows the results.
 
 #![forbid(unsafe_code)]
 
 pub mod aliquot;
 pub mod experiment;
+pub mod fgd;
 pub mod figures;
 pub mod hami;
 pub mod pins;
-pub mod plot;
-pub mod published;
 pub mod report;
 pub mod runs;
 #[cfg(test)]
@@ -21,20 +20,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::runs::Policy;
 use crate::trace::Trace;
 
-/// Published means of ten seeds on the default trace: unallocated percent at 95, 100, 120 and 130 % of
+/// FGD's published means of ten seeds on the default trace: unallocated percent at 95, 100, 120 and 130 % of
 /// load.
-pub const PUBLISHED: [(Policy, [f64; 4]); 6] = [
-    (Policy::Random, [14.28, 13.70, 12.72, 12.53]),
-    (Policy::Dotprod, [9.42, 9.38, 9.23, 9.15]),
-    (Policy::Clustering, [8.39, 8.35, 8.20, 8.12]),
-    (Policy::Packing, [8.26, 8.22, 8.08, 8.00]),
-    (Policy::Bestfit, [7.18, 7.14, 7.00, 6.92]),
-    (Policy::Fgd, FGD),
-];
-/// Those of FGD.
 pub const FGD: [f64; 4] = [5.09, 4.77, 4.65, 4.61];
 /// Traces besides the default one, and what FGD published for them at 100 % of load.
 pub const OTHERS: [(&str, f64); 4] = [

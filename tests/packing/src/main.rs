@@ -1,14 +1,12 @@
-//! Prints how much GPU capacity policies leave unallocated on a trace of openb, and draws it against the load.
+//! Prints how much GPU capacity policies leave unallocated on a trace of openb.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the output of a command")]
 
-use std::path::PathBuf;
-
+use aliquot_packing::SEEDS;
 use aliquot_packing::report::{self, Summary};
 use aliquot_packing::runs::{Policy, simulate};
-use aliquot_packing::{SEEDS, plot};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Parser;
 
 /// Runs policies over a trace of openb, with the seeds of the published experiment
@@ -20,9 +18,6 @@ struct Flags {
     /// Policies, separated by commas
     #[arg(long, value_delimiter = ',', required = true)]
     policy: Vec<Policy>,
-    /// Also draw allocation and fragmentation against load, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -31,10 +26,6 @@ fn main() -> Result<()> {
     let seeds: Vec<u64> = SEEDS.collect();
     let outcomes = simulate(&trace, &flags.policy, &seeds)?;
     let summaries: Vec<Summary> = outcomes.iter().map(Summary::of).collect();
-    if let Some(path) = &flags.plot {
-        std::fs::write(path, plot::svg(&summaries))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     print!("{}", report::table(&summaries));
     Ok(())
 }

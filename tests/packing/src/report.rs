@@ -11,8 +11,6 @@ use crate::runs::Outcome;
 
 /// Loads whose columns are shown, in percent.
 pub const LOADS: [usize; 4] = [95, 100, 120, 130];
-/// Loads at which the fragmentation is shown.
-const FRAGMENTATION: [usize; 3] = [50, 80, 90];
 
 /// A figure over all seeds, in percent of all GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,45 +30,33 @@ pub struct Figure {
 pub struct Summary {
     /// Its name.
     pub policy: String,
-    /// Mean number of pods offered.
-    pub offered: f64,
     /// Mean number of pods that fitted nowhere.
     pub dropped: f64,
     /// At each of [`LOADS`] that was reached.
     pub unallocated: Vec<Figure>,
-    /// At 50, 80 and 90 % of load.
-    pub fragmentation: Vec<Figure>,
-    /// Mean allocated percent at each whole percent of load.
-    pub allocated_curve: Vec<Option<f64>>,
-    /// Mean fragmentation, in percent of all GPUs, at the same loads.
-    pub fragmentation_curve: Vec<Option<f64>>,
 }
 
 impl Summary {
     /// Over all seeds of a policy.
     pub fn of(outcome: &Outcome) -> Self {
-        let runs = &outcome.runs;
-        let free: Vec<Vec<Option<f64>>> = runs
-            .iter()
-            .map(|(_, run)| run.allocated.iter().map(|v| v.map(|v| 100.0 - v)).collect())
-            .collect();
-        let free: Vec<&[Option<f64>]> = free.iter().map(Vec::as_slice).collect();
-        let column = |of: fn(&Run) -> &Vec<Option<f64>>| -> Vec<&[Option<f64>]> {
-            runs.iter().map(|(_, run)| of(run).as_slice()).collect()
+        let runs: Vec<&Run> = outcome.runs.iter().map(|(_, run)| run).collect();
+        let dropped = mean(runs.iter().map(|run| f64::from(run.dropped)));
+        let figure = |load: usize| {
+            let reached = runs
+                .iter()
+                .filter_map(|run| run.allocated.get(load).copied().flatten());
+            let free: Vec<f64> = reached.map(|used| 100.0 - used).collect();
+            Some(Figure {
+                load,
+                mean: round(mean(free.iter().copied())?),
+                least: round(free.iter().copied().fold(f64::INFINITY, f64::min)),
+                most: round(free.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+            })
         };
-        let (used, lost) = (
-            column(|run| &run.allocated),
-            column(|run| &run.fragmentation),
-        );
-        let count = |of: fn(&Run) -> u32| mean(runs.iter().map(|(_, run)| f64::from(of(run))));
         Self {
             policy: outcome.policy.clone(),
-            offered: count(|run| run.offered).unwrap_or_default(),
-            dropped: count(|run| run.dropped).unwrap_or_default(),
-            unallocated: figures(&free, &LOADS),
-            fragmentation: figures(&lost, &FRAGMENTATION),
-            allocated_curve: curve(&used),
-            fragmentation_curve: curve(&lost),
+            dropped: dropped.unwrap_or_default(),
+            unallocated: LOADS.into_iter().filter_map(figure).collect(),
         }
     }
 
@@ -87,30 +73,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
         count += 1.0;
     }
     (count > 0.0).then(|| sum / count)
-}
-
-fn at<'a>(runs: &'a [&[Option<f64>]], load: usize) -> impl Iterator<Item = f64> + 'a {
-    runs.iter()
-        .filter_map(move |run| run.get(load).copied().flatten())
-}
-
-fn figures(runs: &[&[Option<f64>]], loads: &[usize]) -> Vec<Figure> {
-    let figure = |load: usize| {
-        Some(Figure {
-            load,
-            mean: round(mean(at(runs, load))?),
-            least: round(at(runs, load).fold(f64::INFINITY, f64::min)),
-            most: round(at(runs, load).fold(f64::NEG_INFINITY, f64::max)),
-        })
-    };
-    loads.iter().filter_map(|load| figure(*load)).collect()
-}
-
-fn curve(runs: &[&[Option<f64>]]) -> Vec<Option<f64>> {
-    let columns = runs.iter().map(|run| run.len()).max().unwrap_or_default();
-    (0..columns)
-        .map(|load| mean(at(runs, load)).map(round))
-        .collect()
 }
 
 fn round(value: f64) -> f64 {
@@ -135,19 +97,6 @@ pub fn table(summaries: &[Summary]) -> String {
             let _ = write!(text, " {cell:>20}");
         }
         let _ = writeln!(text, " {:>9.0}", summary.dropped);
-    }
-    text.push_str("\nfragmentation, % of all GPUs, mean of the seeds\n");
-    let _ = write!(text, "{:<18}", "arrived load, %");
-    for load in FRAGMENTATION {
-        let _ = write!(text, " {load:>8}");
-    }
-    text.push('\n');
-    for summary in summaries {
-        let _ = write!(text, "{:<18}", summary.policy);
-        for figure in &summary.fragmentation {
-            let _ = write!(text, " {:>8.2}", figure.mean);
-        }
-        text.push('\n');
     }
     text
 }

@@ -7,25 +7,15 @@ use clap::ValueEnum;
 
 use crate::LOAD;
 use crate::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
-use crate::experiment::{self, Placer, Run, Typical};
+use crate::experiment::{self, Placer, Run};
+use crate::fgd::{Fgd, Typical};
 use crate::hami::Hami;
-use crate::published::{Published, PublishedPolicy};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
 /// A policy to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// Published: any node, any GPU
-    Random,
-    /// Published: alignment of what is left with the request
-    Dotprod,
-    /// Published: nodes with the same kind of request
-    Clustering,
-    /// Published: used GPUs before free GPUs before free nodes
-    Packing,
-    /// Published: least left over
-    Bestfit,
     /// Published: fragmentation gradient descent
     Fgd,
     /// Aliquot: its own filter, prioritize and ledger, for all pods
@@ -58,7 +48,6 @@ impl Policy {
         typical: &Typical,
         seed: u64,
     ) -> Box<dyn Placer + 'a> {
-        let published = |policy| Box::new(PublishedPolicy::new(policy, typical.clone(), seed));
         let aliquot = |manner| Box::new(Aliquot::new(trace, &workload.nodes, manner, seed));
         let ours = |cpu_only, typical| {
             aliquot(Manner {
@@ -75,12 +64,7 @@ impl Policy {
             })
         };
         match self {
-            Self::Random => published(Published::Random),
-            Self::Dotprod => published(Published::DotProd),
-            Self::Clustering => published(Published::Clustering),
-            Self::Packing => published(Published::Packing),
-            Self::Bestfit => published(Published::BestFit),
-            Self::Fgd => published(Published::Fgd),
+            Self::Fgd => Box::new(Fgd::new(typical.clone())),
             Self::Ours => ours(CpuOnly::Ranked, TypicalSource::Trace),
             Self::OursLearning => ours(CpuOnly::Ranked, TypicalSource::Ledger),
             Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, TypicalSource::Trace),
@@ -115,7 +99,7 @@ pub fn simulate(trace: &Trace, policies: &[Policy], seeds: &[u64]) -> Result<Vec
         while let Some((at, (policy, seed))) = take(&next, &jobs) {
             let workload = Workload::of(trace, seed, LOAD);
             let mut placer = policy.placer(trace, &workload, &typical, seed);
-            let run = experiment::run(trace, workload, &typical, &mut *placer, LOAD);
+            let run = experiment::run(trace, workload, &mut *placer, LOAD);
             results.push((at, run));
         }
         results

@@ -1,8 +1,8 @@
 //! The experiment on traces small enough to follow by hand.
 
 use crate::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
-use crate::experiment::{self, Choice, Placer, Run, Typical};
-use crate::published::{Published, PublishedPolicy};
+use crate::experiment::{self, Choice, Placer, Run};
+use crate::fgd::{Fgd, Typical};
 use crate::trace::{Models, NodeRow, PodRow, Shape, Trace};
 use crate::workload::{Node, Pod, Workload};
 
@@ -64,8 +64,7 @@ impl Placer for Careless {
 }
 
 fn run(trace: &Trace, placer: &mut dyn Placer) -> Result<Run, experiment::Misplaced> {
-    let typical = Typical::of(&trace.pods);
-    experiment::run(trace, Workload::of(trace, 1, 100), &typical, placer, 100)
+    experiment::run(trace, Workload::of(trace, 1, 100), placer, 100)
 }
 
 #[test]
@@ -82,14 +81,9 @@ fn counts_arriving_pods_and_drops_those_without_fit() {
     shapes.push(shape(1, 2, 1000));
     let trace = trace(2, &shapes);
     let typical = Typical::of(&trace.pods);
-    let run = run(
-        &trace,
-        &mut PublishedPolicy::new(Published::Fgd, typical, 1),
-    )
-    .unwrap();
+    let run = run(&trace, &mut Fgd::new(typical)).unwrap();
     assert_eq!((run.offered, run.dropped), (5, 0));
     assert_eq!(run.allocated[100], Some(100.0));
-    assert_eq!(run.fragmentation[100], Some(0.0));
 }
 
 #[test]

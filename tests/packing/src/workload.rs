@@ -41,23 +41,8 @@ pub struct Node {
     pub shares: Vec<u32>,
     /// Pods on it.
     pub pods: u32,
-    /// Kinds of GPU requests on it, one bit each ([`kind_of_request`]).
-    pub kinds: u8,
     /// Counts its changes.
     pub version: u32,
-}
-
-/// The kinds of requests that the clustering policy keeps apart: a part of a
-/// GPU, 1, 2, 4 or 8 GPUs. 0 for a pod without.
-pub fn kind_of_request(shape: &Shape) -> u8 {
-    match shape.gpus {
-        0 => 0,
-        1 if shape.is_fraction() => 1,
-        1 => 2,
-        2 => 4,
-        3..=4 => 8,
-        _ => 16,
-    }
 }
 
 impl Node {
@@ -72,7 +57,6 @@ impl Node {
             gpus: vec![WHOLE; count],
             shares: vec![0; count],
             pods: 0,
-            kinds: 0,
             version: 0,
         }
     }
@@ -126,7 +110,6 @@ impl Node {
         self.cpu.1 -= pod.shape.cpu;
         self.memory.1 -= pod.memory;
         self.pods += 1;
-        self.kinds |= kind_of_request(&pod.shape);
         self.version += 1;
         for &gpu in gpus {
             self.gpus[gpu] -= pod.shape.milli;

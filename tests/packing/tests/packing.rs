@@ -2,6 +2,9 @@
 
 use aliquot_packing::figures::{above_fgd, ours};
 use aliquot_packing::pins::{Mix, PERCENTAGES};
+use aliquot_packing::report::Summary;
+use aliquot_packing::runs::{Policy, simulate};
+use aliquot_packing::{FGD, SEEDS};
 use aliquot_style::figures::Report;
 
 #[test]
@@ -13,6 +16,22 @@ fn packs_every_trace_as_promised() {
         assert!(line.contains("\"verdict\""), "no target: {line}");
     }
     report.end(false).expect("every target is met");
+}
+
+/// Which validates what it says of Aliquot.
+#[test]
+fn simulation_reproduces_published_figures_of_fgd() {
+    let trace = aliquot_packing::trace("default").expect("the files of openb");
+    let seeds: Vec<u64> = SEEDS.collect();
+    let outcomes = simulate(&trace, &[Policy::Fgd], &seeds).expect("no pod is misplaced");
+    let found = Summary::of(&outcomes[0]).unallocated;
+    assert_eq!(found.len(), FGD.len());
+    for (found, published) in found.iter().zip(FGD) {
+        assert!(
+            (found.mean - published).abs() <= 0.3,
+            "{found:?}, published {published}"
+        );
+    }
 }
 
 #[test]

@@ -208,38 +208,18 @@ impl Times {
     fn figures(&self, on_the_path: u64) -> Result<Vec<Figure>> {
         let both = self.allocate.iter().zip(&self.start);
         let both: Vec<f64> = both.map(|(allocate, start)| allocate + start).collect();
-        let what = |words: &str| {
-            format!(
-                "{words} for {AT_ONCE} containers of as many pods at once, {BURSTS} times at an idle agent, with the shares of earlier \
-                 bursts still allocated, as measured by the kubelet; baseline: two calls without work at once"
-            )
-        };
-        let figure = |name: &str, times: &[f64], percent, words: &str| Figure {
-            name: name.to_owned(),
-            value: percentile(times, percent),
-            unit: "ms",
-            baseline: percentile(&self.floor, percent),
-            what: what(words),
-        };
         Ok(vec![
-            figure(
-                "start_p50_ms",
-                &both,
-                50,
-                "median of Allocate and PreStartContainer together",
-            ),
-            figure(
-                "start_p99_ms",
-                &both,
-                99,
-                "99th percentile of Allocate and PreStartContainer together",
-            ),
-            figure(
-                "start_allocate_p99_ms",
-                &self.allocate,
-                99,
-                "99th percentile of Allocate",
-            ),
+            Figure {
+                name: "start_p99_ms".to_owned(),
+                value: percentile(&both, 99),
+                unit: "ms",
+                baseline: percentile(&self.floor, 99),
+                what: format!(
+                    "99th percentile of Allocate and PreStartContainer together for {AT_ONCE} containers of \
+                     as many pods at once, {BURSTS} times at an idle agent, with the shares of earlier bursts \
+                     still allocated, as measured by the kubelet; baseline: two calls without work at once"
+                ),
+            },
             Figure {
                 name: "start_requests".to_owned(),
                 value: f64::from(u32::try_from(on_the_path)?),

@@ -65,13 +65,7 @@ pub enum DriverSource {
     Generated,
     /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; no CDI spec has it.
     NvidiaRuntime,
-    /// Nowhere.
-    Nothing,
 }
-
-/// All sources of a driver.
-pub const DRIVER_SOURCES: [DriverSource; 2] =
-    [DriverSource::Generated, DriverSource::NvidiaRuntime];
 
 /// A node agent that has started.
 pub struct Agent {
@@ -159,11 +153,6 @@ impl Agent {
     /// The folder with the agent's own CDI specs.
     pub fn specs(&self) -> &Path {
         &self.allocations.paths.cdi
-    }
-
-    /// The folder with the installed limiter and the shim libraries.
-    pub fn limiter(&self) -> &Path {
-        &self.allocations.paths.limiter
     }
 
     /// Partitions the first GPU into this instance, which one container gets, whole and unlimited.

@@ -37,8 +37,6 @@ pub struct Container<'a> {
     pub command: &'a [&'a str],
     /// Variables of the image's environment.
     pub variables: &'a [(&'a str, &'a str)],
-    /// With `CAP_SYS_ADMIN`, by which NVIDIA's runtime tells privileged containers.
-    pub privileged: bool,
 }
 
 /// A bundle: its folder has `config.json`, the root `rootfs`, and in `usr` what the image has below
@@ -112,18 +110,9 @@ impl Bundle {
 
     /// Its configuration.
     pub fn config(&self) -> Result<Value> {
-        read(&self.folder.join("config.json"))
-    }
-
-    /// The configuration with which a recording runtime was called; `None`: it was not called.
-    pub fn created(&self) -> Result<Option<Value>> {
-        let path = self.folder.join("created.json");
-        path.exists().then(|| read(&path)).transpose()
-    }
-
-    /// The arguments of the program that mode `legacy` calls; `None`: it was not called.
-    pub fn called(&self) -> Option<String> {
-        fs::read_to_string(self.folder.join("called")).ok()
+        let path = self.folder.join("config.json");
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(serde_json::from_slice(&text)?)
     }
 
     fn write_config(&self, config: &Value) -> Result<()> {
@@ -136,10 +125,6 @@ impl Bundle {
             json!({"destination": destination, "type": "bind", "source": source,
                    "options": ["rbind", "rprivate", access]})
         };
-        let mut capabilities = CAPABILITIES.to_vec();
-        if container.privileged {
-            capabilities.push("CAP_SYS_ADMIN");
-        }
         let state = node.state();
         let state = state.file_name().unwrap_or_default().display();
         let mut variables = vec![
@@ -157,9 +142,9 @@ impl Bundle {
                 "env": variables,
                 "cwd": "/",
                 "capabilities": {
-                    "bounding": capabilities,
-                    "effective": capabilities,
-                    "permitted": capabilities,
+                    "bounding": CAPABILITIES,
+                    "effective": CAPABILITIES,
+                    "permitted": CAPABILITIES,
                 },
             },
             "mounts": [
@@ -180,14 +165,4 @@ impl Bundle {
             },
         })
     }
-}
-
-/// The value that this assignment, `NAME=value`, gives to the variable.
-pub fn variable<'a>(assignment: &'a Value, name: &str) -> Option<&'a str> {
-    assignment.as_str()?.strip_prefix(name)?.strip_prefix('=')
-}
-
-fn read(path: &Path) -> Result<Value> {
-    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(serde_json::from_slice(&text)?)
 }

@@ -1,13 +1,11 @@
-//! The container runtimes: runc, and NVIDIA's in front of it or of a script that only records.
+//! The container runtimes: runc, and NVIDIA's in front of it.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use aliquot_gpusim::STATE_VARIABLE;
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
 
 use crate::bundle::{Bundle, COMPAT_LIST};
 use crate::node::{Installer, Node, PATH};
@@ -26,15 +24,6 @@ mount -t overlay overlay -o "lowerdir=/usr,upperdir=$2/usr,workdir=$2/work" "$2/
 "$1" --root "$2/state" create --bundle "$2" "$3"
 "$1" --root "$2/state" start "$3"
 "#;
-
-/// What NVIDIA's runtime calls to create the container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LowLevelRuntime {
-    /// The real one.
-    Runc,
-    /// A script that creates nothing and saves the container's configuration.
-    Recorder,
-}
 
 /// A container runtime.
 pub struct OciRuntime {
@@ -55,17 +44,7 @@ impl OciRuntime {
 
     /// NVIDIA's runtime in this mode, as `installer` configures it. Its configuration is in
     /// `folder`.
-    pub fn nvidia(
-        node: &Node,
-        folder: &Path,
-        mode: &str,
-        installer: Installer,
-        low_level: LowLevelRuntime,
-    ) -> Result<Self> {
-        let low_level = match low_level {
-            LowLevelRuntime::Runc => runc(),
-            LowLevelRuntime::Recorder => script("recording-runtime"),
-        };
+    pub fn nvidia(node: &Node, folder: &Path, mode: &str, installer: Installer) -> Result<Self> {
         let log = folder.join(LOG);
         let config = format!(
             r#"
@@ -96,7 +75,7 @@ path = "{ctk}"
             driver = node.driver_root().display(),
             cli = script("nvidia-container-cli").display(),
             log = log.display(),
-            low_level = low_level.display(),
+            low_level = runc().display(),
             kind = installer.default_kind(),
             specs = node.specs(installer).display(),
             hook = script("nvidia-container-runtime-hook").display(),
@@ -116,13 +95,6 @@ path = "{ctk}"
         })
     }
 
-    /// Creates the container of a bundle, and does not start it.
-    pub fn create(&self, bundle: &Bundle) -> Result<Output> {
-        let mut command = self.command(&self.program);
-        command.args(["create", "--bundle"]).arg(&bundle.folder);
-        self.output(command.arg(&bundle.id))
-    }
-
     /// Runs the container of a bundle to its end, and removes it. The output has what the runtime
     /// and the container wrote; the status is the runtime's.
     pub fn run(&self, bundle: &Bundle) -> Result<Output> {
@@ -136,29 +108,6 @@ path = "{ctk}"
         let deleted = delete.args(["delete", "--force", &bundle.id]).output();
         deleted.context("cannot run runc delete")?;
         output
-    }
-
-    /// Runs the prestart hooks of a configuration as a low-level runtime does, without a process.
-    pub fn run_prestart_hooks(&self, bundle: &Bundle, config: &Value) -> Result<Vec<Output>> {
-        let hooks = config["hooks"]["prestart"].as_array();
-        let run = |hook: &Value| -> Result<Output> {
-            let path = hook["path"].as_str().context("the hook's path")?;
-            let arguments = hook["args"].as_array().into_iter().flatten().skip(1);
-            let mut command = self.command(Path::new(path));
-            command.args(arguments.filter_map(Value::as_str));
-            command.current_dir(&bundle.folder).stdin(Stdio::piped());
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn().with_context(|| format!("{command:?}"))?;
-            let state = json!({
-                "ociVersion": "1.0.2", "id": bundle.id, "status": "creating", "pid": 0,
-                "bundle": bundle.folder,
-            });
-            let mut input = child.stdin.take().context("piped")?;
-            input.write_all(state.to_string().as_bytes())?;
-            drop(input);
-            Ok(child.wait_with_output()?)
-        };
-        hooks.into_iter().flatten().map(run).collect()
     }
 
     /// What the runtime logged of its last call.

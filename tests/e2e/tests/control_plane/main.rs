@@ -8,22 +8,17 @@ use aliquot_e2e::scenario::{self, scenario, side_by_side, world};
 use aliquot_e2e::stack::Stack;
 use anyhow::Result;
 
+mod burst;
 mod bypass;
-mod device_class;
-mod doctor;
-mod filled;
 mod harmless;
 mod integrations;
 mod job;
 mod late_binding;
 mod ledger;
-mod ports;
 mod preemption;
 mod preferences;
 mod proxied;
-mod refused;
 mod request_form;
-mod rotation;
 mod waiting;
 
 fn main() -> ExitCode {
@@ -33,12 +28,11 @@ fn main() -> ExitCode {
             job::forty_pods,
         )
         .long(),
-        side_by_side("fills_in_defaults_and_warns_of_them", filled::defaults),
-        side_by_side("strips_copied_allocation_with_a_warning", filled::stripped),
-        side_by_side(
-            "refuses_bad_input_with_field_value_and_expected_form",
-            refused::pods,
-        ),
+        scenario(
+            "two_thousand_pods_at_once_fill_two_thousand_shares",
+            burst::two_thousand,
+        )
+        .long(),
         scenario(
             "neither_reviews_nor_changes_odd_but_harmless_pods",
             harmless::odd_pods,
@@ -61,16 +55,8 @@ fn main() -> ExitCode {
             waiting::high_priority,
         ),
         scenario(
-            "unreadable_allocation_makes_its_node_full",
-            ledger::unreadable,
-        ),
-        scenario(
             "scheduler_without_a_ledger_places_nothing",
             ledger::not_ready,
-        ),
-        scenario(
-            "rotates_certificates_under_load_without_a_failure",
-            rotation::under_load,
         ),
         side_by_side(
             "hami_14_ranks_decide_unless_the_pod_states_a_preference",
@@ -79,14 +65,6 @@ fn main() -> ExitCode {
         side_by_side(
             "both_forms_of_requests_count_side_by_side",
             request_form::both,
-        ),
-        scenario(
-            "doctor_checks_a_real_cluster_and_predicts_a_migration",
-            doctor::checks,
-        ),
-        scenario(
-            "doctor_names_device_class_that_makes_shares_wait",
-            device_class::over_our_resource,
         ),
         side_by_side(
             "api_server_accepts_manifests_of_integrations",
@@ -97,7 +75,6 @@ fn main() -> ExitCode {
             "binding_of_a_killed_scheduler_changes_nothing",
             late_binding::of_a_killed_scheduler,
         ),
-        scenario("ports_answer_only_accounts_with_the_right", ports::guarded),
     ];
     all.extend(preemption::scenarios());
     scenario::main(cluster, vec![world(parts, all)])

@@ -7,15 +7,14 @@ use std::time::Duration;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::INVENTORY;
-use aliquot_core::request_annotation::REQUEST;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::{GPU_MEMORY, Shape, node_of};
 use aliquot_e2e::stack::{NAMESPACE, Stack};
 use anyhow::Result;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -116,26 +115,6 @@ impl Fleet {
 
     fn pods(&self) -> Result<Api<Pod>> {
         Ok(Api::namespaced(self.stack.cluster.admin()?, self.namespace))
-    }
-
-    /// From now on the requests of new pods stand in annotations.
-    pub(crate) async fn annotate_requests(&self) -> Result<()> {
-        let label = "aliquot.dev/request-as=annotation";
-        let arguments = ["label", "namespace", self.namespace, label];
-        self.stack.cluster.kubectl(&arguments).await?.success()?;
-        let limits = [("gpu", "1"), ("gpumem", "1000")];
-        let trial = serde_json::from_value(simple(self.namespace, "trial", &limits))?;
-        let pods = self.pods()?;
-        let dry_run = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        eventually(PATIENCE, "the label at the API server", || async {
-            let stored = pods.create(&dry_run, &trial).await?;
-            until!(stored.annotations().contains_key(REQUEST), "no annotation");
-            Ok(Some(()))
-        })
-        .await
     }
 
     /// Creates a share of this many MiB for each number, `name-0` and so on.

@@ -25,11 +25,6 @@ fn main() -> ExitCode {
         )
         .long(),
         scenario(
-            "annotated_shares_add_the_nodes_of_the_oracle_from_zero",
-            scaled::from_zero_annotated,
-        )
-        .long(),
-        scenario(
             "hundred_shares_add_what_a_warm_pool_lacks",
             scaled::from_warm_pool,
         )

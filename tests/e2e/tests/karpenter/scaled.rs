@@ -95,18 +95,7 @@ pub(crate) async fn one_share(stack: Arc<Stack>) -> Result<()> {
 
 /// A hundred shares on an empty pool.
 pub(crate) async fn from_zero(stack: Arc<Stack>) -> Result<()> {
-    hundred_on(Fleet::open(stack, "scale-zero").await?).await
-}
-
-/// The same with requests in annotations: beside the count Karpenter sees one name, that no instance
-/// type has.
-pub(crate) async fn from_zero_annotated(stack: Arc<Stack>) -> Result<()> {
-    let fleet = Fleet::open(stack, "scale-annotated").await?;
-    fleet.annotate_requests().await?;
-    hundred_on(fleet).await
-}
-
-async fn hundred_on(fleet: Fleet) -> Result<()> {
+    let fleet = Fleet::open(stack, "scale-zero").await?;
     let sizes = sizes();
     fleet.create("share", &sizes).await?;
     fleet.wait_bound(SHARES).await?;

@@ -8,18 +8,15 @@ use aliquot_e2e::scenario::{self, Scenario, scenario, world};
 use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::Result;
 
-mod before_driver;
 mod bypass;
 mod limits;
 mod losses;
 mod monitor;
-mod queries;
 mod rebooted;
 mod resized;
 mod restarts;
 mod running;
 mod shares;
-mod shown;
 mod sick;
 
 fn main() -> ExitCode {
@@ -47,7 +44,7 @@ async fn usual(stack: Arc<Stack>) -> Result<()> {
 
 async fn with_monitor(stack: Arc<Stack>) -> Result<()> {
     usual(stack.clone()).await?;
-    stack.start_monitor(&NodeOptions::default(), &[]).await
+    stack.start_monitor().await
 }
 
 fn shares_and_gpus() -> Vec<Scenario> {
@@ -58,14 +55,9 @@ fn shares_and_gpus() -> Vec<Scenario> {
             "runs_init_containers_whose_shares_are_an_annotation",
             shares::annotated_init_container,
         ),
-        scenario("sixty_pods_in_a_row_are_not_mixed_up", shares::sixty_pods).long(),
         scenario(
             "container_keeps_its_share_through_plugin_restarts",
             restarts::plugin,
-        ),
-        scenario(
-            "kubelet_serves_pods_after_the_agents_socket_was_removed",
-            restarts::socket,
         ),
         scenario(
             "pod_created_during_an_agent_restart_runs_within_seconds",
@@ -115,24 +107,12 @@ fn shares_and_gpus() -> Vec<Scenario> {
 fn reports() -> Vec<Scenario> {
     vec![
         scenario(
-            "kubelet_counts_published_memory_and_evicts_nothing",
-            shown::capacity,
-        ),
-        scenario(
-            "user_queries_the_scheduler_through_the_api_server",
-            queries::in_its_pod,
-        ),
-        scenario(
             "pod_bound_by_hand_is_refused_with_a_reason_and_evicted",
             bypass::by_hand,
         ),
         scenario(
             "static_pod_is_refused_with_a_reason_and_left_in_place",
             bypass::static_pod,
-        ),
-        scenario(
-            "agent_waits_for_the_driver_at_boot_and_serves_then",
-            before_driver::waits,
         ),
     ]
 }

@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{
-    answers, answers_until_released, beside, nvidia_spec, release, with_python,
-};
+use aliquot_e2e::clients::{answers, answers_until_released, beside, release, with_python};
 use aliquot_e2e::figures::print_line;
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, Stack};
@@ -97,7 +95,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
 /// A pod without a program yet, whose resizes follow each other without a pause.
 async fn start(stack: &Stack) -> Result<()> {
     restart_scheduler(stack, &["--resize-interval", "0"]).await?;
-    limited(stack, &nvidia_spec(stack)?).await?;
+    limited(stack).await?;
     let memory = MEMORY.to_string();
     let limits = [("gpu", "1"), ("gpumem", &*memory), ("gpucores", "30")];
     let pod = with_python(stack, SPACE, "tenant", &limits)?;

@@ -1,8 +1,6 @@
 //! Plugin and kubelet restart while pods run. No container restarts;
 //! one that exits comes up again with its share.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,47 +44,6 @@ pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
 
     bystander.untouched(stack).await?;
     for pod in [first, second, bystander] {
-        pod.delete(stack).await?;
-    }
-    Ok(())
-}
-
-/// Something removes our socket while the kubelet still has a connection to it. Kubelets before
-/// 1.37 know one plugin of a resource; this one knows each by its socket.
-pub(crate) async fn socket(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    stack.cluster.namespace("socket").await?;
-    let first = Running::start(stack, "socket", "first", 2000).await?;
-    let plugins = stack.cluster.kubelet_dir().join("device-plugins");
-    let sockets = || -> Result<BTreeSet<PathBuf>> {
-        let mut found = BTreeSet::new();
-        for entry in std::fs::read_dir(&plugins)? {
-            let path = entry?.path();
-            if path.to_string_lossy().contains("/aliquot-") {
-                found.insert(path);
-            }
-        }
-        Ok(found)
-    };
-    let mut later = Vec::new();
-    for name in ["second", "third", "fourth"] {
-        let before = sockets()?;
-        ensure!(before.len() == 1, "{before:?}");
-        before.iter().try_for_each(std::fs::remove_file)?;
-        eventually(PATIENCE, "another socket", || async {
-            Ok((sockets()?.len() == 1).then_some(()))
-        })
-        .await?;
-        stack.wait_ready(Kind::DevicePlugin).await?;
-        later.push(Running::start(stack, "socket", name, 1000).await?);
-    }
-    first.untouched(stack).await?;
-    // The kubelet still follows our list.
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.wait_capacity("0").await?;
-    stack.start_device_plugin(&NodeOptions::default()).await?;
-    stack.wait_capacity("20").await?;
-    for pod in later.into_iter().chain([first]) {
         pod.delete(stack).await?;
     }
     Ok(())

@@ -11,14 +11,21 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use serde_json::json;
 
-/// The pod of the mission.
+/// The pods of the examples: the mission's, and one that may borrow memory.
 pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gpu-pod.yaml");
-    stack
-        .cluster
-        .kubectl(&["apply", "-f", file])
-        .await?
-        .success()?;
+    for file in [
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gpu-pod.yaml"),
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/burst.yaml"),
+    ] {
+        let apply = ["apply", "-f", file];
+        stack.cluster.kubectl(&apply).await?.success()?;
+    }
+    stack.cluster.wait_running("default", "burst-pod").await?;
+    let env = stack.environment("default", "burst-pod", "main").await?;
+    let limit = env.get("CUDA_DEVICE_MEMORY_LIMIT_0").map(String::as_str);
+    ensure!(limit == Some("12000m"), "{env:?}");
+    stack.cluster.delete_pod("default", "burst-pod").await?;
+
     let pod = stack.cluster.wait_running("default", "gpu-pod").await?;
     let allocation = allocation(&pod)?;
     let gpu = allocation.grants("main").context("main has a share")?[0]
@@ -64,16 +71,9 @@ const PRINT: &str = "env; echo PRINTED";
 
 /// Twelve pods at once, some with init containers and sidecars, and twelve more after them.
 pub(crate) async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
-    batches(&stack, 2).await
-}
-
-pub(crate) async fn sixty_pods(stack: Arc<Stack>) -> Result<()> {
-    batches(&stack, 5).await
-}
-
-async fn batches(stack: &Stack, count: usize) -> Result<()> {
+    let stack = &*stack;
     stack.cluster.namespace("twelve").await?;
-    for batch in 0..count {
+    for batch in 0..2 {
         let names: Vec<String> = (0..12).map(|n| format!("p{batch}-{n}")).collect();
         let created = names
             .iter()

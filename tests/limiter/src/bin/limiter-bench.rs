@@ -15,17 +15,14 @@ use std::time::{Duration, Instant};
 use aliquot_limiter_tests::InjectionMethod;
 use aliquot_limiter_tests::honest::{HonestScene, SHARE};
 use aliquot_limiter_tests::host::HostRole;
-use aliquot_limiter_tests::idle_arbiter::idle_cpu_percent;
-use aliquot_limiter_tests::launch::{
-    LaunchSide, allocation, init, instructions, nanoseconds, start, storm,
-};
+use aliquot_limiter_tests::launch::{LaunchSide, allocation, nanoseconds, start, storm};
 use aliquot_limiter_tests::lending::{self, Limits};
 use aliquot_limiter_tests::oom_host;
 use aliquot_limiter_tests::share::{ShareScenario, TenantResult, run};
 use aliquot_limiter_tests::throttle::{measure_latency, percentile};
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use aliquot_style::figures::{Figure, LIMITER, Report};
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 /// What measures the figures of a group.
 type Measure = fn(&mut Bench) -> Result<()>;
@@ -115,15 +112,6 @@ fn launches(bench: &mut Bench) -> Result<()> {
             bench.figure(&name, (ours - found[0], "ns"), found[0], what)?;
         }
     }
-    let Some(found) = instructions(&sides)? else {
-        eprintln!("no instructions of a launch: valgrind is absent");
-        return Ok(());
-    };
-    for (name, ours) in names.iter().zip(&found[1..]) {
-        let what = "instructions that a launch takes more (callgrind); baseline: the bare driver's";
-        let name = format!("launch_added_instructions_{name}");
-        bench.figure(&name, (ours - found[0], "instructions"), found[0], what)?;
-    }
     Ok(())
 }
 
@@ -143,39 +131,11 @@ fn starts(bench: &mut Bench) -> Result<()> {
     let what = "CPU time that an allocation and its end take more beside 100,000; baseline: bare";
     let added = found[1] - found[0];
     bench.figure("alloc_free_added_ns", (added, "ns"), found[0], what)?;
-    for (name, with_driver, what) in [
-        ("start", false, "/bin/true ends later; baseline: bare"),
-        (
-            "init",
-            true,
-            "a program that calls cuInit ends later; baseline: bare",
-        ),
-    ] {
-        let found = start(&sides, with_driver, 3)?;
-        for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
-            let name = format!("{name}_added_us_{method}");
-            bench.figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
-        }
-    }
-    let [instructions, calls] = init(&sides)?;
-    for (name, found, tool) in [
-        ("instructions", instructions, "valgrind"),
-        ("calls", calls, "strace"),
-    ] {
-        let Some(found) = found else {
-            eprintln!("no {name} of cuInit: {tool} is absent");
-            continue;
-        };
-        for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
-            let what = format!("{name} of a program that calls cuInit, more; baseline: bare");
-            let dimension = if name == "calls" {
-                "system calls"
-            } else {
-                name
-            };
-            let name = format!("init_added_{name}_{method}");
-            bench.figure(&name, (ours - found[0], dimension), found[0], &what)?;
-        }
+    let found = start(&sides, 3)?;
+    let what = "/bin/true ends later; baseline: bare";
+    for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+        let name = format!("start_added_us_{method}");
+        bench.figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
     }
     let found = storm(&sides, STORM, 3)?;
     let what = "300 programs that call cuInit at once, by the time that the bare ones take";
@@ -270,25 +230,6 @@ fn tenants(bench: &mut Bench) -> Result<()> {
         )?;
         let what = "use of the whole GPU by all of them; baseline: the sum of the shares";
         bench.figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
-    }
-    let latency = |method| {
-        let tenants = ["sync k_ms_2", "sync k_ms_300"].map(|work| tenant(50, work));
-        let scene = ShareScenario {
-            method,
-            windows: 3,
-            ..harsh(tenants.into(), HostRole::Arbiter)
-        };
-        run(&scene)?[0]
-            .latency
-            .context("no launch of the first tenant")
-    };
-    let bare = latency(InjectionMethod::NoLimiter)?;
-    let limited = latency(InjectionMethod::Replacement)?;
-    for (name, bare, limited) in [("p50", bare[0], limited[0]), ("p99", bare[1], limited[1])] {
-        let what = "of kernels of 2 ms, launched and waited for, beside a tenant with kernels of 300 ms; \
-                    50 % each; baseline: without limits";
-        let name = format!("beside_long_kernels_{name}_ms");
-        bench.figure(&name, (limited / 1_000.0, "ms"), bare / 1_000.0, what)?;
     }
     Ok(())
 }
@@ -411,33 +352,13 @@ fn arbiter(bench: &mut Bench) -> Result<()> {
             &what,
         )?;
     }
-    let latency = measure_latency(Duration::from_mins(1))?;
-    let changes: Vec<f64> = latency
-        .throttled
-        .iter()
-        .chain(&latency.released)
-        .copied()
-        .collect();
-    for (name, figures, what) in [
-        (
-            "gate_felt",
-            &changes,
-            "from a change of the throttle flag to a tenant's work",
-        ),
-        (
-            "gate_yielded",
-            &latency.yielded,
-            "from the first kernel of high priority to the last of low",
-        ),
-    ] {
-        let times = figures.len();
-        let what = format!("99th percentile of {times} times {what}; kernels of 1 ms");
-        let value = percentile(figures, 99);
-        bench.figure(&format!("{name}_p99_ms"), (value, "ms"), 0.0, &what)?;
-    }
-    let value = idle_cpu_percent(100, Duration::from_secs(10))?;
-    let what = "of a core for 100 idle shares of 8 GPUs";
-    bench.figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
+    let felt = measure_latency(Duration::from_mins(1))?;
+    let what = format!(
+        "99th percentile of {} times from a change of the throttle flag to a tenant's work; kernels of 1 ms",
+        felt.len()
+    );
+    let value = percentile(&felt, 99);
+    bench.figure("gate_felt_p99_ms", (value, "ms"), 0.0, &what)
 }
 
 /// Honest programs that fill their shares, and one that bypasses the limiter, beside the OOM killer.

@@ -313,28 +313,6 @@ async fn walk(world: &World) -> Result<()> {
         "with a token that is made up: {refused:?}"
     );
 
-    // What was the default before.
-    let nobody = json!({"spec": {"ingress": []}}).to_string();
-    for part in ["scheduler", "device-plugin", "monitor"] {
-        let name = format!("aliquot-{part}");
-        let patch = [
-            "patch",
-            "networkpolicy",
-            &name,
-            "-n",
-            NAMESPACE,
-            "--type=merge",
-            "-p",
-            &nobody,
-        ];
-        cluster.kubectl(&patch).await?.success()?;
-    }
-    reached
-        .ways(&mut away, false, false)
-        .await
-        .context("nobody")?;
-    let waits = reader.sh("! kubectl aliquot doctor --wait --timeout 5 2>&1")?;
-    ensure!(waits.contains("not well after 5 s"), "{waits}");
     let upgrade = "helm upgrade aliquot charts/aliquot -n aliquot-system --reset-then-reuse-values";
     let monitoring = format!(
         "{upgrade} --set 'networkPolicy.scrapers[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name={MONITORING}'"
@@ -353,12 +331,6 @@ async fn walk(world: &World) -> Result<()> {
         .ways(&mut away, true, false)
         .await
         .context("only the API server")?;
-    reader.sh(&format!("{upgrade} --set-json networkPolicy.scrapers=[]"))?;
-    reached
-        .ways(&mut away, true, true)
-        .await
-        .context("by default again")?;
-    reader.sh("kubectl aliquot doctor --wait")?;
 
     cluster.delete_pod("default", "gpu-pod").await?;
     removed(world).await?;

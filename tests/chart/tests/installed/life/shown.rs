@@ -1,7 +1,7 @@
 //! What a complete installation shows: the cluster page behind the API server's proxy, and
 //! `kubectl aliquot` top, explain and doctor. `UPDATE=1` writes it to docs/screens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aliquot_chart::simulated_node::built;
 use aliquot_chart::{NAMESPACE, top};
@@ -25,12 +25,16 @@ struct CommandOutput {
 }
 
 async fn aliquot(world: &World, args: &[&str]) -> Result<CommandOutput> {
+    aliquot_as(&world.cluster.kubeconfig(), args).await
+}
+
+async fn aliquot_as(kubeconfig: &Path, args: &[&str]) -> Result<CommandOutput> {
     let program = built()?.join("kubectl-aliquot");
     let mut command = Command::new(program);
     command
         .args(args)
         .arg("--kubeconfig")
-        .arg(world.cluster.kubeconfig())
+        .arg(kubeconfig)
         .kill_on_drop(true);
     let output = tokio::time::timeout(PATIENCE, command.output()).await??;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -90,6 +94,7 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     let asked = format!("kubectl aliquot explain {waits}");
     screen("explain.txt", &[(&asked, &why)])?;
     to_tenant(world, waits).await?;
+    as_user(world, waits).await?;
     in_a_pod(world).await?;
     doctor(world).await?;
     page(world, waits).await
@@ -136,6 +141,42 @@ async fn to_tenant(world: &World, waits: &str) -> Result<()> {
         cluster.kubectl(&delete).await?.success()?;
     }
     Ok(())
+}
+
+/// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more, is answered by the
+/// scheduler.
+async fn as_user(world: &World, waits: &str) -> Result<()> {
+    let kubectl = async |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        world.cluster.kubectl(&words).await?.success().map(drop)
+    };
+    for line in [
+        "create serviceaccount user -n default",
+        "create rolebinding user -n aliquot-system --role=aliquot-user --serviceaccount=default:user",
+        "create role user -n default --verb=list --resource=pods",
+        "create rolebinding user -n default --role=user --serviceaccount=default:user",
+    ] {
+        kubectl(line).await?;
+    }
+    let config = world.cluster.kubeconfig_for("default", "user", None);
+    let config = config.await?;
+    for (args, expected) in [
+        (&["top", "nodes"][..], "3000/162572"),
+        (
+            &["explain", waits, "-n", "default"],
+            "CardInsufficientMemory",
+        ),
+    ] {
+        let output = aliquot_as(&config, args).await?;
+        ensure!(
+            output.code == Some(0) && output.text.contains(expected),
+            "{args:?}: {:?} {}",
+            output.code,
+            output.text
+        );
+    }
+    kubectl("delete rolebinding user -n aliquot-system").await?;
+    kubectl("delete serviceaccount/user role/user rolebinding/user -n default").await
 }
 
 /// In the agent's container, without a kubeconfig: by the pod's service account, in its namespace.

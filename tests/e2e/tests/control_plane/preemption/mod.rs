@@ -13,10 +13,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             "preemption_on_a_full_pair_evicts_the_right_pods",
             chosen::full_pair,
         ),
-        side_by_side(
-            "evicts_nothing_on_a_node_whose_taint_bars_the_pod",
-            chosen::tainted,
-        ),
         scenario(
             "kill_between_two_evictions_chooses_no_second_victims",
             killed::between_evictions,

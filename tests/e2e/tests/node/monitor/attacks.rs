@@ -25,7 +25,7 @@ const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 /// figure changes, nor when pods vanish meanwhile.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    monitored(stack, "spoiled", &[]).await?;
+    monitored(stack, "spoiled").await?;
     pod(stack, "spoiled", "tenant", "3000").await?;
     let file = counters(stack, ("spoiled", "tenant")).await?;
     pod(stack, "spoiled", "neighbour", "3000").await?;

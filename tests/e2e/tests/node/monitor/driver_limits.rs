@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, nvidia_spec, offer, open_machine};
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_e2e::clients::{answers, nvidia_spec};
+use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_gpusim::{STATE_FILE, place};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::running::{CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod};
+use crate::limits::limited_with;
 
 const ENFORCED: &str = "aliquot_share_memory_enforced";
 const OFFERED: &str = "aliquot_gpu_driver_limits";
@@ -21,7 +22,7 @@ const OLD: &str = "580.82.07";
 /// A tenant that sheds the library is still stopped at its limit, and its neighbour is not.
 pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    monitored(stack, "walls", &[]).await?;
+    monitored(stack, "walls").await?;
     pod(stack, "walls", "early", "3000").await?;
     becomes(stack, ENFORCED, "early", 1.0).await?;
     eventually(PATIENCE, "the older driver to offer nothing", || async {
@@ -38,7 +39,7 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
     stack.machine().set_driver("615.10")?;
     let outcome = async {
         limited_from_the_start(stack).await?;
-        stack.start_monitor(&NodeOptions::default(), &[]).await?;
+        stack.start_monitor().await?;
         check_limits(stack).await
     }
     .await;
@@ -52,14 +53,7 @@ async fn limited_from_the_start(stack: &Stack) -> Result<()> {
     let mut spec = nvidia_spec(stack)?;
     let library = library_for_hooks(stack)?;
     spec["containerEdits"]["mounts"][1]["hostPath"] = json!(library);
-    offer(stack, &spec)?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    let limited = NodeOptions {
-        limited: true,
-        ..NodeOptions::default()
-    };
-    stack.start_device_plugin(&limited).await?;
-    open_machine(stack)?;
+    limited_with(stack, &spec).await?;
     pod(stack, "walls", "first", "3000").await?;
     let evading = [REAL, "init", "alloc,3000", "alloc,2500"];
     let around = answers(stack, "walls", "first", &evading).await?;

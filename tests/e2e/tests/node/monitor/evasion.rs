@@ -1,17 +1,14 @@
-//! Each attack of the threat model that the host can detect, on the real node: reported and charged;
-//! neighbours retain their limits. The simulator gives the time at which a program got its GPU.
+//! Kinds of attacks of the threat model that the host can detect, on the real node: reported and
+//! charged; neighbours retain their limits. The simulator gives the time at which a program got its
+//! GPU.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{
-    answers, nvidia_spec, nvidia_spec_without_libraries, script_until_released, with_driver,
-    with_program, with_python,
-};
+use aliquot_e2e::clients::{answers, script_until_released, with_program, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_gpusim::ProcessUsage;
@@ -19,9 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, join_all, select};
 use serde_json::json;
 
-use super::running::{
-    CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, with_oom_killer,
-};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored, over, with_oom_killer};
 
 const USED: &str = "aliquot_share_memory_used_bytes";
 const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
@@ -36,29 +31,12 @@ const BARE: f64 = 480.0;
 /// A pod, the script that evades the limiter in it, and MiB of its context.
 type Attack = (&'static str, &'static str, f64);
 
-/// With injection by replacement and preload: each hides the preload list, or finds the driver's
-/// functions past it (`load`). `HOLD` allocates memory and holds it.
-const REPLACED: &[Attack] = &[
+/// Each hides the preload list, or finds the driver's functions past it (`load`). `HOLD` allocates
+/// memory and holds it.
+const ATTACKS: &[Attack] = &[
     (
         "by-path",
         "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
-        CONTEXT,
-    ),
-    (
-        "removed-by-root",
-        "mv /driver /gone; mkdir /driver
-         ln -s /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
-         exec unshare --user --map-root-user --mount sh -c '
-             mount --bind /dev/null /etc/ld.so.preload
-             exec python3 \"$@\"' sh $client HOLD",
-        CONTEXT,
-    ),
-    (
-        "bound-over",
-        "exec unshare --user --map-root-user --mount sh -c '
-             mount --bind /dev/null /etc/ld.so.preload
-             mount --bind /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
-             exec python3 \"$@\"' sh $client HOLD",
         CONTEXT,
     ),
     (
@@ -79,28 +57,6 @@ const REPLACED: &[Attack] = &[
     ("without-any", "exec /programs/bare-gpu HOLD", BARE),
 ];
 
-/// With injection by preload alone. (An image's own `/etc` cannot be renamed in the overlay of a real
-/// container.)
-const PRELOADED: &[Attack] = &[
-    (
-        "patched-loader",
-        "export LD_LIBRARY_PATH=/own
-         loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
-         sed 's,/etc/ld.so.preload,/etc/ld.so.nothing,' $loader >/tmp/ld
-         chmod 755 /tmp/ld
-         exec /tmp/ld $(readlink -f $(command -v python3)) $client HOLD",
-        CONTEXT,
-    ),
-    (
-        "list-bound-over",
-        "export LD_LIBRARY_PATH=/own
-         exec unshare --user --map-root-user --mount sh -c '
-             mount --bind /dev/null /etc/ld.so.preload
-             exec python3 \"$@\"' sh $client HOLD",
-        CONTEXT,
-    ),
-];
-
 /// Scripts whose program has a process slot and exceeds its limit nevertheless: the OOM killer's.
 const PASSING: &[(&str, &str)] = &[
     (
@@ -117,71 +73,40 @@ const PASSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// With injection by replacement and preload.
-pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
+/// A pod of which no process may be killed, which is the default.
+const SPARED: &str = "spared";
+
+pub(crate) async fn attacks(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    let space = "shed-replaced";
-    monitored_by(stack, space, &[], &nvidia_spec(stack)?, None).await?;
+    let space = "shed";
+    monitored(stack, space).await?;
     let passing = PASSING.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = REPLACED.iter().map(|one| one.0).chain(passing).collect();
-    let uids = pods(stack, space, &names, false).await?;
+    let names = ATTACKS.iter().map(|one| one.0).chain(passing);
+    let names: Vec<&str> = names.chain([SPARED]).collect();
+    let uids = pods(stack, space, &names).await?;
     let checks = async {
         for (name, script) in PASSING {
             passes(stack, space, name, script).await?;
         }
-        all(stack, space, REPLACED, &uids).await
+        spared(stack, space).await?;
+        all(stack, space, ATTACKS, &uids).await
     };
     beside_neighbour(stack, space, checks).await
 }
 
-/// With injection by preload alone, as where NVIDIA's runtime brings the driver.
-pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    let space = "shed-preloaded";
-    let spec = nvidia_spec_without_libraries(stack)?;
-    let runtime = nvidia_runtime(stack)?;
-    monitored_by(stack, space, &[], &spec, Some(runtime)).await?;
-    let names: Vec<&str> = PRELOADED.iter().map(|one| one.0).collect();
-    let uids = pods(stack, space, &names, true).await?;
-    let checks = all(stack, space, PRELOADED, &uids);
-    beside_neighbour(stack, space, checks).await
-}
-
-/// containerd's configuration as it is with NVIDIA's runtime as the default one.
-fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
-    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
-    let beside = |name| stack.machine().state().with_file_name(name);
-    let program = beside("nvidia-container-runtime");
-    std::fs::write(&program, "")?;
-    let path = beside("nvidia-runtime.toml");
-    let runc = "SystemdCgroup = false";
-    let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
-    let changed = real.replacen(runc, &binary, 1);
-    ensure!(changed != real, "{real}");
-    std::fs::write(&path, changed)?;
-    Ok(path)
-}
-
 /// The pods of these names and a neighbour; the uids of the first.
-async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Result<Vec<String>> {
+async fn pods(stack: &Stack, space: &str, names: &[&str]) -> Result<Vec<String>> {
     let shown = stack.machine().show()?;
     let first = shown["gpus"][0]["uuid"].as_str().context("a uuid")?;
     for name in names.iter().chain(&["neighbour"]) {
         let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
         let mut pod = with_python(stack, space, name, &limits)?;
         with_program(&mut pod, stack, "bare-gpu")?;
-        with_oom_killer(&mut pod);
+        if *name != SPARED {
+            with_oom_killer(&mut pod);
+        }
         // The program without any library knows the first GPU only.
         pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
-        if preload {
-            // The attacks look where the hook does not.
-            let at = if *name == "neighbour" {
-                "/driver"
-            } else {
-                "/own"
-            };
-            with_driver(&mut pod, stack, at)?;
-        }
         stack.cluster.create_pod(pod).await?;
     }
     let mut uids = Vec::new();
@@ -244,6 +169,17 @@ async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<
         becomes(stack, USED, name, 0.0).await
     };
     with_scripts(stack, &[(space, name, script.to_owned())], ended).await
+}
+
+/// Where no process may be killed, the same is reported.
+async fn spared(stack: &Stack, space: &str) -> Result<()> {
+    let before = figure(stack, KILLED, &["oom"]).await?;
+    let (_, script) = PASSING[1];
+    let reported = stack.wait_event(space, SPARED, &["GpuMemoryAboveLimit"]);
+    with_scripts(stack, &[(space, SPARED, script.to_owned())], reported).await?;
+    let killed = figure(stack, KILLED, &["oom"]).await? - before;
+    ensure!(killed < 0.5, "{killed} killed");
+    Ok(())
 }
 
 /// All attacks at once: each is reported soon, and charged.

@@ -1,14 +1,15 @@
 //! Pods with programs that use memory, and a monitor.
 
-use std::path::PathBuf;
-
+use aliquot_cluster::until;
+use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
-use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
+use aliquot_e2e::clients::{nvidia_spec, with_python};
 use aliquot_e2e::http;
-use aliquot_e2e::measured;
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::Result;
 use serde_json::{Value, json};
+
+use crate::limits::limited_with;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -17,32 +18,11 @@ pub(crate) const MIB: f64 = 1_048_576.0;
 /// MiB that the simulated driver takes for a context.
 pub(crate) const CONTEXT: f64 = 416.0;
 
-/// The agent with libvgpu.so, a monitor with these flags, and a namespace.
-pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
-    let spec = nvidia_spec(stack)?;
-    monitored_by(stack, namespace, flags, &spec, None).await
-}
-
-/// The same where the driver is described so, and the agent reads this configuration of the container
-/// runtime.
-pub(crate) async fn monitored_by(
-    stack: &Stack,
-    namespace: &str,
-    flags: &[&str],
-    spec: &Value,
-    runtime: Option<PathBuf>,
-) -> Result<()> {
+/// The agent with libvgpu.so, a monitor, and a namespace.
+pub(crate) async fn monitored(stack: &Stack, namespace: &str) -> Result<()> {
     stack.cluster.namespace(namespace).await?;
-    offer(stack, spec)?;
-    let limited = NodeOptions {
-        limited: true,
-        runtime,
-        ..NodeOptions::default()
-    };
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&limited).await?;
-    open_machine(stack)?;
-    stack.start_monitor(&limited, flags).await
+    limited_with(stack, &nvidia_spec(stack)?).await?;
+    stack.start_monitor().await
 }
 
 /// Ends the namespace and the monitor.
@@ -74,5 +54,15 @@ pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result
 
 /// Waits until a figure of a pod is within a percent of this.
 pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
-    measured::becomes(stack, name, &[format!("pod=\"{pod}\"")], expected).await
+    let label = format!("pod=\"{pod}\"");
+    let what = format!("{name} of {pod} to be {expected}");
+    eventually(PATIENCE, &what, || async {
+        let found = figure(stack, name, &[&label]).await?;
+        until!(
+            (found - expected).abs() <= expected / 100.0,
+            "it is {found}"
+        );
+        Ok(Some(()))
+    })
+    .await
 }

@@ -24,7 +24,7 @@ const NAMESPACE: &str = "seen";
 const RULES: &str = "charts/aliquot/files/alerts.yaml";
 pub(crate) async fn on_dashboards(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    monitored(stack, NAMESPACE, &[]).await?;
+    monitored(stack, NAMESPACE).await?;
     let prometheus = Prometheus::start(stack, &Kind::ALL, &file(RULES)).await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let quota = json!({"metadata": {"name": "most"},

@@ -171,8 +171,8 @@ async fn check(
     let names = pods(stack, example, expected.len()).await?;
     for (name, (gpus, memory, cores)) in names.iter().zip(expected) {
         let found = seen(stack, NAMESPACE, name).await?;
-        ensure!(found.gpus.len() == *gpus, "{found:?}");
-        for gpu in &found.gpus {
+        ensure!(found.len() == *gpus, "{found:?}");
+        for gpu in &found {
             let has = if model(&gpu.uuid).contains("T4") {
                 T4
             } else {

@@ -1,16 +1,13 @@
-//! The node of these scenarios, its parts with other settings, and what a container has of its
-//! GPUs, read in the container itself.
+//! The node of these scenarios, and what a container has of its GPUs, read in the container itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_e2e::clients::{answers, offer_driver, open_machine};
+use aliquot_e2e::clients::offer_driver;
 use aliquot_e2e::pods::parse_environment;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -37,65 +34,21 @@ pub(crate) const A100: u64 = 81_920 - 634;
 /// The same of the T4.
 pub(crate) const T4: u64 = 15_360 - 450;
 
-/// The agent of these scenarios.
-pub(crate) fn agent() -> NodeOptions {
-    NodeOptions {
-        limited: true,
-        profiles: Some(PROFILES.to_owned()),
-        ..NodeOptions::default()
-    }
-}
-
 pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     stack.start_scheduler(&[]).await?;
     stack.start_webhook(&[]).await?;
-    on_machine(&stack, MACHINE, &agent(), REPLICAS).await?;
-    stack.start_monitor(&agent(), &[]).await
-}
-
-/// Starts the agent on a new machine, and waits for its replicas.
-async fn on_machine(
-    stack: &Stack,
-    machine: &str,
-    options: &NodeOptions,
-    replicas: &str,
-) -> Result<()> {
     let state = stack.machine().state().to_owned();
     std::fs::create_dir_all(state.parent().context("a directory")?)?;
-    SimulatedMachine::create(&state, machine)?;
-    offer_driver(stack)?;
-    start_agent(stack, options, replicas).await?;
-    open_machine(stack)
-}
-
-async fn start_agent(stack: &Stack, options: &NodeOptions, replicas: &str) -> Result<()> {
-    stack.start_device_plugin_unready(options).await?;
+    SimulatedMachine::create(&state, MACHINE)?;
+    offer_driver(&stack)?;
+    let agent = NodeOptions {
+        limited: true,
+        profiles: Some(PROFILES.to_owned()),
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin_unready(&agent).await?;
     stack.wait_ready(Kind::DevicePlugin).await?;
-    stack.wait_capacity(replicas).await
-}
-
-/// The agent with other settings on the same machine.
-pub(crate) async fn with_agent(stack: &Stack, options: &NodeOptions) -> Result<()> {
-    stack.terminate(Kind::DevicePlugin).await?;
-    start_agent(stack, options, REPLICAS).await
-}
-
-/// The agent on another machine, without a monitor. No pod may be there.
-pub(crate) async fn other_machine(
-    stack: &Stack,
-    machine: &str,
-    options: &NodeOptions,
-    replicas: &str,
-) -> Result<()> {
-    stack.terminate(Kind::DevicePlugin).await?;
-    on_machine(stack, machine, options, replicas).await
-}
-
-/// All as at the start.
-pub(crate) async fn usual_machine(stack: &Stack) -> Result<()> {
-    other_machine(stack, MACHINE, &agent(), REPLICAS).await?;
-    stack.terminate(Kind::Monitor).await?;
-    stack.start_monitor(&agent(), &[]).await
+    stack.wait_capacity(REPLICAS).await
 }
 
 /// Scheduler and webhook with other flags.
@@ -123,25 +76,8 @@ pub(crate) struct GpuShare {
     pub(crate) cores: u32,
 }
 
-/// What a container is shown of its GPUs.
-#[derive(Clone, Debug)]
-pub(crate) struct VisibleShares {
-    pub(crate) gpus: Vec<GpuShare>,
-    pub(crate) priority: u32,
-    /// 0 default, 1 force, 2 disable.
-    pub(crate) policy: u32,
-}
-
-impl VisibleShares {
-    /// MiB and percent of each GPU.
-    pub(crate) fn shares(&self) -> Vec<(u64, u32)> {
-        let of = |gpu: &GpuShare| (gpu.memory, gpu.cores);
-        self.gpus.iter().map(of).collect()
-    }
-}
-
 /// Waits until the pod runs, and reads what its container `main` has.
-pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<VisibleShares> {
+pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<GpuShare>> {
     stack.cluster.wait_running(namespace, name).await?;
     let script = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits";
     let script = ["sh", "-c", script];
@@ -154,7 +90,7 @@ pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<V
 }
 
 /// The limits page applies, and the environment must match it.
-fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleShares> {
+fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<Vec<GpuShare>> {
     let word = |at: usize| -> Result<u32> {
         let bytes = page.get(at..at + 4).context("a short page")?;
         Ok(u32::from_le_bytes(bytes.try_into()?))
@@ -188,46 +124,11 @@ fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleSh
     let named = policies.get(usize::try_from(policy)?);
     let output = variable("GPU_CORE_UTILIZATION_POLICY");
     ensure!(named == Some(&output.as_str()), "policy {policy}");
-    Ok(VisibleShares {
-        gpus,
-        priority,
-        policy,
-    })
-}
-
-/// Creates a pod and reads what it has.
-pub(crate) async fn run(stack: &Stack, pod: Value) -> Result<VisibleShares> {
-    let word = |key: &str| pod["metadata"][key].as_str().map(str::to_owned);
-    let names = word("namespace").zip(word("name"));
-    let (namespace, name) = names.context("a name")?;
-    stack.cluster.create_pod(pod).await?;
-    seen(stack, &namespace, &name).await
-}
-
-/// Gives the pod this annotation, too.
-pub(crate) fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
-    pod["metadata"]["annotations"][key] = value.into();
-    pod
+    Ok(gpus)
 }
 
 /// Ends all pods of a namespace.
 pub(crate) async fn over(stack: &Stack, namespace: &str) -> Result<()> {
     let delete = ["delete", "pod", "-n", namespace, "--all", "--wait"];
     stack.cluster.kubectl(&delete).await?.success().map(drop)
-}
-
-/// Milliseconds that a program of this pod takes for this many kernels of 10 ms.
-pub(crate) async fn takes(
-    stack: &Stack,
-    namespace: &str,
-    pod: &str,
-    kernels: u32,
-) -> Result<Duration> {
-    let timed = format!("timed,{kernels}");
-    let output = answers(stack, namespace, pod, &["init", "alloc,2", &timed]).await?;
-    let last = output.last().context("an answer")?;
-    let (_, answer) = last.split_once(": ").context("an answer")?;
-    let (code, took) = answer.split_once(' ').context("code and time")?;
-    ensure!(code == "0", "{output:?}");
-    Ok(Duration::from_millis(took.parse()?))
 }

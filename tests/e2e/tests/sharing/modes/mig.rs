@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::PLAIN;
-use super::mps::wait_replicas;
+use super::node::wait_replicas;
 use super::offers::{Offer, Offers};
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;

@@ -8,11 +8,9 @@ use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result};
 
 mod mig;
-mod monitored;
-mod mps;
 mod mps_users;
+mod node;
 mod offers;
-mod pins;
 mod together;
 
 /// Eight GPUs of 40 GiB, of which the driver reserves nothing, as `index` of a profile names them; each scenario leaves them in `vgpu`.
@@ -40,24 +38,12 @@ pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
-            "mps_7_two_programs_of_a_container_share_its_memory_limit",
-            mps::total,
-        ),
-        scenario(
             "mps_shared_memory_is_closed_to_other_gpus_and_users",
             mps_users::shared_memory,
         ),
         scenario(
             "mig_1_mig_10_mig_18_layouts_of_one_gpu_beside_whole_ones",
             mig::layouts,
-        ),
-        scenario(
-            "mig_5_pinned_device_is_allocated_visible_and_reported",
-            pins::pinned,
-        ),
-        scenario(
-            "monitor_attributes_each_process_in_every_mode",
-            monitored::figures,
         ),
         scenario("pods_run_at_once_on_six_gpus_in_six_layouts", together::six),
     ]

@@ -7,7 +7,20 @@ use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::mps::{end, plain, two_mps_gpus, uuid, wait_replicas};
+use super::PLAIN;
+use super::node::{uuid, wait_replicas};
+
+/// GPUs 0 and 1 by MPS for four containers each, the others whole.
+const TWO_GPUS: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: here
+profiles:
+  here:
+    gpus:
+    - {select: {index: 0}, mode: mps, replicas: 4}
+    - {select: {index: 1}, mode: mps, replicas: 4}
+    rest: exclusive
+";
 
 /// Starts a pod of a user on a GPU.
 async fn start_as(
@@ -29,7 +42,7 @@ async fn start_as(
 pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "mps-shm";
-    stack.write_profiles(&two_mps_gpus())?;
+    stack.write_profiles(TWO_GPUS)?;
     wait_replicas(stack, "nvidia.com/gpu", Some("14")).await?;
     stack.cluster.namespace(space).await?;
     for (name, gpu, user) in [
@@ -65,6 +78,9 @@ pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
         let output = stack.cluster.exec(space, pod, "main", &command).await?;
         ensure!((output.code == Some(0)) == succeeds, "{pod}: {output:?}");
     }
-    end(stack, space, &["one", "twin", "neighbour", "other"]).await?;
-    plain(stack).await
+    for name in ["one", "twin", "neighbour", "other"] {
+        stack.cluster.delete_pod(space, name).await?;
+    }
+    stack.write_profiles(PLAIN)?;
+    wait_replicas(stack, "nvidia.com/gpu", Some("80")).await
 }

@@ -1,21 +1,17 @@
 //! Six GPUs in six layouts on one node, a pod of each kind on it at once. What a pod requests
 //! decides which it gets; none is pinned.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use aliquot_e2e::pods;
-use aliquot_e2e::stack::{Kind, Stack};
+use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use super::PLAIN;
-use super::mps::wait_replicas;
+use super::node::wait_replicas;
 
 const NAMESPACE: &str = "together";
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// GPU 0 in shares, 1 whole, 2 in time slices, 3 by MPS, 4 partitioned with MPS on its largest
 /// instance, 5 with dynamic MIG; the two others of the machine are not used.
@@ -161,7 +157,6 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
             ensure!(found == *value, "{name}: {variable} is {found:?}");
         }
     }
-    shown(stack).await?;
     for (name, ..) in PODS {
         stack.cluster.delete_pod(NAMESPACE, name).await?;
     }
@@ -179,44 +174,4 @@ fn devices(machine: &Value, (index, profile): (usize, &str)) -> Result<Vec<Strin
     let instances = gpu["instances"].as_array().context("instances")?;
     let alike = instances.iter().filter(|one| one["profile"] == profile);
     alike.map(uuid).collect()
-}
-
-/// `kubectl aliquot top gpus` has a row for each GPU and instance, with its mode and its allocated
-/// replicas.
-async fn shown(stack: &Stack) -> Result<()> {
-    let program = stack.program(Kind::Scheduler);
-    let program = program.with_file_name("kubectl-aliquot");
-    let server = format!("http://{}", stack.address(Kind::Scheduler));
-    let mut command = Command::new(program);
-    command
-        .args(["top", "gpus", "-o", "json", "--scheduler", &server])
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(DEADLINE, command.output()).await??;
-    ensure!(output.status.success(), "{output:?}");
-    let answer: Value = serde_json::from_slice(&output.stdout)?;
-    let devices = answer["nodes"][0]["gpus"].as_array().context("devices")?;
-    let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
-    for device in devices {
-        let mode = device["mode"].as_str().context("a mode")?.to_owned();
-        let index = device["index"].as_u64().context("an index")?;
-        let replicas = device["used"]["replicas"].as_u64().context("replicas")?;
-        *found.entry((index, mode)).or_default() += replicas;
-    }
-    let expected = [
-        (0, "vgpu", 1),
-        (1, "exclusive", 1),
-        (2, "timeslice", 1),
-        (3, "mps", 1),
-        (4, "exclusive", 2),
-        (4, "mps", 1),
-        (5, "mig", 1),
-    ];
-    for (index, mode, replicas) in expected {
-        let shown = found.get(&(index, mode.to_owned()));
-        ensure!(
-            shown == Some(&replicas),
-            "{index}, {mode}: {shown:?} in {answer}"
-        );
-    }
-    Ok(())
 }

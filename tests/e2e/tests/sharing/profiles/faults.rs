@@ -9,7 +9,6 @@ use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Result, ensure};
 
 use super::world::{PATIENCE, PROFILES, USUAL, label, wait_condition, wait_offered};
-use super::{options, restart};
 
 pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("ten")).await?;
@@ -53,26 +52,4 @@ pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
     stack.write_profiles(PROFILES)?;
     wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
     outcome.map(drop)
-}
-
-pub(crate) async fn broken(stack: Arc<Stack>) -> Result<()> {
-    // Whatever the scenario before this one left has to be over.
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
-    wait_condition(&stack, "Applied", "profile shared").await?;
-    label(&stack, Some("plain")).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
-    wait_condition(&stack, "Applied", "profile plain").await?;
-    stack.write_profiles(&PROFILES.replace("replicas: 15", "replica: 15"))?;
-    wait_condition(&stack, "ConfigurationBroken", "unknown key").await?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    let bad = PROFILES.replace("replicas: 15", "replica: 15");
-    restart(&stack, &options(&bad)).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
-    wait_condition(&stack, "ConfigurationBroken", "plain").await?;
-    stack.write_profiles(PROFILES)?;
-    wait_condition(&stack, "Applied", "profile plain").await?;
-    label(&stack, None).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE)
-        .await
-        .map(drop)
 }

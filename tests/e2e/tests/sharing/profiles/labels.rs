@@ -141,23 +141,3 @@ pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.delete_pod(space, "alone").await?;
     label(&stack, None).await
 }
-
-pub(crate) async fn dedicated(stack: Arc<Stack>) -> Result<()> {
-    let space = "ts-13";
-    stack.cluster.namespace(space).await?;
-    label(&stack, Some("plain")).await?;
-    wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
-    let mut devices = Vec::new();
-    for name in ["one", "two"] {
-        let pod = simple(space, name, &[("gpu", "1")]);
-        stack.cluster.create_pod(pod).await?;
-        devices.push(device(&stack.cluster.wait_running(space, name).await?)?);
-    }
-    ensure!(devices[0] != devices[1], "{devices:?}");
-    stack.ledger_agrees().await?;
-    for name in ["one", "two"] {
-        stack.cluster.delete_pod(space, name).await?;
-    }
-    label(&stack, None).await
-}

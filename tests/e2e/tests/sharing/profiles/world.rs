@@ -20,7 +20,7 @@ pub(crate) const PROMISED: Duration = Duration::from_secs(5);
 /// The usual name.
 pub(crate) const USUAL: &str = "nvidia.com/gpu";
 
-/// The third GPU is vgpu in `left`, `right`, `evicts` and `hurries`, and not used by another.
+/// The third GPU is vgpu in `left` and `right`, and not used by another.
 pub(crate) const PROFILES: &str = "
 apiVersion: aliquot.dev/v1alpha1
 default: shared
@@ -57,14 +57,6 @@ profiles:
     gpus:
     - {select: {index: 1}, mode: timeslice, replicas: 4}
     rest: {mode: vgpu, split: 10}
-  evicts:
-    gpus: [{select: {index: 0}, mode: exclusive}]
-    rest: {mode: vgpu, split: 10}
-    transition: {policy: evict}
-  hurries:
-    gpus: [{select: {index: 0}, mode: exclusive}]
-    rest: {mode: vgpu, split: 10}
-    transition: {timeout: 2s}
   nowhere:
     gpus: [{select: {pci: '0000:ff:1f.0'}, mode: exclusive}]
     rest: vgpu
