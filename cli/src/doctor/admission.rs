@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
-use super::refused_writes::{self, MUTATORS};
+use super::refused_writes;
 use super::scheduler::replicas;
 use crate::components::{containers, running_pods};
 use crate::metrics::{self, Sample};
@@ -158,7 +158,8 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts) -> Checked {
     let changes = changes.join("; ");
     let what = format!("something changes a GPU pod after the webhook: {changes}");
     let todo = format!(
-        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {MUTATORS}"
+        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {}",
+        refused_writes::listed(&facts.mutators)
     );
     if scheduler == expected {
         warning(what, todo)

@@ -56,6 +56,7 @@ pub(super) fn healthy() -> ClusterFacts {
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
         dry_run: Ok(admitted("aliquot-scheduler")),
+        mutators: Ok(Vec::new()),
         quotas: Ok(Vec::new()),
         device_classes: Ok([].into()),
         exempt: Ok(Vec::new()),
@@ -254,6 +255,7 @@ fn reports_changes_of_a_pod_after_the_webhook() {
         change(&mut pod["spec"]);
         let mut known = healthy();
         known.dry_run = Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()));
+        known.mutators = Ok(vec!["MutatingAdmissionPolicy mesh".to_owned()]);
         let found = cluster_checks(&known);
         let found = found.iter().find(|one| one.check == "webhook-answers");
         let found = found.unwrap();
@@ -261,8 +263,8 @@ fn reports_changes_of_a_pod_after_the_webhook() {
             found.grade == grade && found.found.contains(part),
             "{found:?}"
         );
-        let says_how = found.todo.contains("mutatingadmissionpolicies");
-        assert_eq!(says_how, grade != Grade::Ok, "{found:?}");
+        let names_it = found.todo.contains("MutatingAdmissionPolicy mesh");
+        assert_eq!(names_it, grade != Grade::Ok, "{found:?}");
     };
     let other = |spec: &mut Value| spec["schedulerName"] = json!("default-scheduler");
     let sidecar = |spec: &mut Value| {

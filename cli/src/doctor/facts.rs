@@ -40,6 +40,8 @@ pub struct ClusterFacts {
     /// The webhook's configuration, if there is one.
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
     pub dry_run: Fact<DryRun>,
+    /// What else changes pods or nodes as they are written, by kind and name.
+    pub mutators: Fact<Vec<String>>,
     /// The `ResourceQuotas` of all namespaces.
     pub quotas: Fact<Vec<ResourceQuota>>,
     /// The extended resources of `DeviceClasses`, by the classes' names.

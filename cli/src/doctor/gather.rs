@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::admission::TRIAL;
 use super::facts::{ClusterFacts, DryRun, Fact, fact};
+use super::refused_writes::is_mutator;
 use crate::access::{Access, AccessError, all};
 use crate::agents::AGENT;
 use crate::components::{is_ready, running_pods};
@@ -58,6 +59,24 @@ pub(crate) async fn all_of_kind(
     }
 }
 
+/// What else changes pods or nodes as they are written, by kind and name.
+async fn mutators(client: &Client) -> Fact<Vec<String>> {
+    const POLICIES: (&str, &str) = ("MutatingAdmissionPolicy", "mutatingadmissionpolicies");
+    const WEBHOOKS: (&str, &str) = (
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    );
+    let mut found = BTreeSet::new();
+    for (version, (kind, plural)) in [("v1", WEBHOOKS), ("v1", POLICIES), ("v1beta1", POLICIES)] {
+        let group = "admissionregistration.k8s.io";
+        let group_kind = GroupVersionKind::gvk(group, version, kind);
+        let objects = all_of_kind(client, &group_kind, plural).await?;
+        let others = objects.iter().filter(|one| is_mutator(one));
+        found.extend(others.map(|one| format!("{kind} {}", one.name_any())));
+    }
+    Ok(found.into_iter().collect())
+}
+
 /// The namespaces whose label exempts their pods from admission.
 pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     let mut names = BTreeSet::new();
@@ -99,6 +118,7 @@ pub(super) async fn facts(
         version: fact(version.map(|info| info.git_version)),
         webhook: fact(webhook.get_opt(WEBHOOK).await),
         dry_run: dry_run(&client, namespace, &pods).await,
+        mutators: mutators(&client).await,
         quotas: fact(all(&client, "quotas").await),
         device_classes: device_classes(&client).await,
         exempt: exempt_namespaces(&client).await,

@@ -4,14 +4,46 @@ use std::collections::BTreeMap;
 
 use aliquot_core::Excerpt;
 use aliquot_k8s::pod;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::Value;
 
-use super::facts::ClusterFacts;
+use super::facts::{ClusterFacts, Fact};
 use super::finding::{Checked, ok, problem};
 use crate::components::name;
 
-/// How to name what changes objects as they are written.
-pub(super) const MUTATORS: &str =
-    "what changes them: see kubectl get mutatingwebhookconfigurations and mutatingadmissionpolicies";
+/// Whether a mutating webhook configuration or policy is not ours and changes pods or nodes.
+pub(super) fn is_mutator(object: &DynamicObject) -> bool {
+    let webhooks = object.data["webhooks"].as_array().into_iter().flatten();
+    let of_policy = &object.data["spec"]["matchConstraints"]["resourceRules"];
+    let rules = webhooks.map(|webhook| &webhook["rules"]).chain([of_policy]);
+    let mut rules = rules.filter_map(Value::as_array).flatten();
+    let is_ours = object.name_any().starts_with("aliquot-");
+    !is_ours
+        && rules.any(|rule| {
+            has(&rule["apiGroups"], &[""]) && has(&rule["resources"], &["pods", "nodes"])
+        })
+}
+
+/// Whether a rule's list has one of these, a subresource of one, or a wildcard.
+fn has(list: &Value, names: &[&str]) -> bool {
+    let texts = list.as_array().into_iter().flatten();
+    texts.filter_map(Value::as_str).any(|text| {
+        let (text, _) = text.split_once('/').unwrap_or((text, ""));
+        text == "*" || names.contains(&text)
+    })
+}
+
+/// What changes pods or nodes as they are written, in words.
+pub(super) fn listed(mutators: &Fact<Vec<String>>) -> String {
+    match mutators {
+        Ok(names) if names.is_empty() => {
+            "whatever changes them: no mutating webhook and no policy does".to_owned()
+        }
+        Ok(names) => names.join(", "),
+        Err(why) => format!("whatever changes them, which cannot be listed: {why}"),
+    }
+}
 
 /// Who refused a write, by the API server's message.
 fn refused_by(text: &str) -> Option<String> {
@@ -53,10 +85,10 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
     for ((component, by), (object, text)) in writes {
         let account = format!("system:serviceaccount:{namespace}:aliquot-{component}");
         // Ours refuse only what somebody else adds to the write.
-        let from: &str = if by.starts_with("ValidatingAdmissionPolicy aliquot-") {
-            MUTATORS
+        let from = if by.starts_with("ValidatingAdmissionPolicy aliquot-") {
+            listed(&facts.mutators)
         } else {
-            &by
+            by.clone()
         };
         found.push(problem(
             format!("{by} refuses what {account} writes, as to {object}: {text}"),
@@ -71,6 +103,8 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::api::ApiResource;
     use serde_json::json;
 
     use super::super::cluster_tests::healthy;
@@ -103,9 +137,32 @@ mod tests {
             "status": {"conditions": [condition]}});
         let pods = known.pods.as_mut().unwrap();
         pods.push(serde_json::from_value(pod).unwrap());
-        let of_agent = format!("device-plugin from {MUTATORS}");
+        let policy = "MutatingAdmissionPolicy mesh";
+        known.mutators = Ok(vec![policy.to_owned()]);
+        let of_agent = format!("device-plugin from {policy}");
         let of_scheduler = "scheduler from webhook validate.kyverno.svc-fail";
         let bad = Grade::Problem;
         check(&known, &[(bad, of_agent.as_str()), (bad, of_scheduler)]);
+    }
+
+    #[test]
+    fn mutators_are_those_of_others_that_change_pods_or_nodes() {
+        let check = |name: &str, group: &str, resource: &str, expected: bool| {
+            let rules = json!([{"apiGroups": [group], "resources": [resource]}]);
+            for data in [
+                json!({"webhooks": [{"rules": rules}]}),
+                json!({"spec": {"matchConstraints": {"resourceRules": rules}}}),
+            ] {
+                let mut object = DynamicObject::new(name, &ApiResource::erase::<Pod>(&()));
+                object.data = data;
+                assert_eq!(is_mutator(&object), expected, "{name} {group} {resource}");
+            }
+        };
+        check("mesh", "", "pods", true);
+        check("mesh", "*", "*/*", true);
+        check("mesh", "", "nodes/status", true);
+        check("mesh", "apps", "pods", false);
+        check("mesh", "", "secrets", false);
+        check("aliquot-webhook", "", "pods", false);
     }
 }
