@@ -198,14 +198,7 @@ pub async fn run(
     supervisor.spawn("layout", reconciling);
     let hook = handlers.starter.preparer.limiter();
     let hook = hook.map(|limiter| limiter.hook.clone());
-    let runtime = RuntimeMonitor::new(
-        &settings,
-        client.clone(),
-        &published,
-        &notes,
-        &generator,
-        hook,
-    );
+    let runtime = RuntimeMonitor::new(&settings, &published, &notes, &generator, hook);
     let generating = generator.run(published.clone(), stop.clone());
     supervisor.spawn("nvidia-cdi", generating);
     supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));

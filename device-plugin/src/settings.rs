@@ -44,12 +44,9 @@ pub struct Settings {
         default_value = "/usr/local/lib/aliquot"
     )]
     pub toolkit: PathBuf,
-    /// The container runtime's configuration file, where it is not at its default path
+    /// containerd's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
-    /// The `runtimeClassName` that the webhook sets on pods with a share
-    #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
-    pub runtime_class: Option<String>,
     /// The host's root directory as this process sees it; / for an agent that runs outside a container
     #[arg(long, env = "ALIQUOT_HOST_ROOT", default_value = HOST)]
     pub host_root: PathBuf,

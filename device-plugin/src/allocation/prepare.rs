@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
-use crate::allocation::environment::{self};
+use crate::allocation::environment;
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
@@ -29,7 +29,7 @@ use crate::container_edits::{ContainerEdits, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::host_device::HostDevice;
-use crate::gpus::inventory::{PublishedNode, RuntimeStatus};
+use crate::gpus::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
@@ -86,7 +86,6 @@ struct NodeInputs {
     devices: BTreeMap<GpuUuid, HostDevice>,
     gpus: Vec<Gpu>,
     layout: NodeLayout,
-    runtime: Option<RuntimeStatus>,
     driver_version: String,
     spec: Option<Arc<Spec>>,
     majors: Majors,
@@ -208,7 +207,6 @@ impl Preparer {
             devices: node.devices.clone(),
             gpus: node.inventory.gpus.clone(),
             layout: node.layout.clone(),
-            runtime: node.runtime.clone(),
             driver_version: node.readings.facts.driver_version.clone(),
             spec: self.edits.driver_spec().ok(),
             majors: Majors::read(&self.allocations.paths.proc_devices),
@@ -258,11 +256,8 @@ impl Preparer {
         setup
             .variables
             .extend(allowed.map(AllowedCapabilities::variable));
-        let runtime = node.runtime.as_ref();
-        // As long as that is not known, a container that was accepted before does not wait for it.
-        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.edits.driver(container, &devices, injected, allowed)?;
+        let mut driver = self.edits.driver(container, &devices, allowed)?;
         if prepare_directory(&directory, &page, limiter)? {
             log_instances(accepted, container, &devices);
         }
@@ -277,9 +272,8 @@ impl Preparer {
         if let Some(limiter) = limiter {
             problems = self.edits.inject(limiter, &directory, &mut driver)?;
         }
-        let mounts_driver = injection::mounts_driver(&driver.edits);
         let priority = accepted.allocation.priority;
-        let variables = environment::variables(&setup, &shown, priority, effective, mounts_driver);
+        let variables = environment::variables(&setup, &shown, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
         self.edits
             .write(name, names, &variables, &directory, &driver)?;

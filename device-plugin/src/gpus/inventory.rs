@@ -64,9 +64,6 @@ pub struct RuntimeProblem {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
     pub problems: Vec<RuntimeProblem>,
-    /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
-    /// in the environment.
-    pub injects_driver: bool,
     /// Why a container that relies on CDI would start silently without its GPUs and limits, and is
     /// therefore not started.
     pub without_cdi: Option<String>,

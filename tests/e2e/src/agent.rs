@@ -31,8 +31,6 @@ pub struct NodeOptions {
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
     pub profiles: Option<String>,
-    /// A configuration of the container runtime to be shown; that of the real one when absent.
-    pub runtime: Option<PathBuf>,
     /// The build with fail-points; see [`Stack::kill_at`].
     pub chaos: bool,
 }
@@ -47,7 +45,6 @@ impl Default for NodeOptions {
             exec_dir: None,
             flags: &[],
             profiles: None,
-            runtime: None,
             chaos: false,
         }
     }
@@ -157,7 +154,7 @@ impl Place {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
         }
-        if let Some(runtime) = options.runtime.as_ref().or(self.runtime.as_ref()) {
+        if let Some(runtime) = &self.runtime {
             flags.push(("--runtime-config", text(runtime)));
         }
         if options.limited {

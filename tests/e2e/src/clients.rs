@@ -45,35 +45,6 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
     }))
 }
 
-/// The same driver without libraries in its CDI description, which the agent refuses: they come into
-/// a pod by themselves, and the limiter by preload. See [`with_driver`].
-pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
-    let mut spec = nvidia_spec(stack)?;
-    let edits = spec["containerEdits"].as_object_mut().context("edits")?;
-    edits.remove("mounts").context("mounts")?;
-    Ok(spec)
-}
-
-/// Gives a pod the driver's libraries as a volume in this folder, as an image that brings its own has
-/// them, and finds those in `/driver`.
-pub fn with_driver(pod: &mut Value, stack: &Stack, to: &str) -> Result<()> {
-    let folder = stack.files().join("libraries");
-    std::fs::create_dir_all(&folder)?;
-    std::fs::copy(place::cuda_library_path()?, folder.join("libcuda.so.1"))?;
-    std::fs::copy(place::library_path()?, folder.join("libnvidia-ml.so.1"))?;
-    give(pod, "driver", &folder.display().to_string(), to)?;
-    let machine = stack.machine().state().display().to_string();
-    let env = &mut pod["spec"]["containers"][0]["env"];
-    if env.is_null() {
-        *env = json!([]);
-    }
-    env.as_array_mut().context("env")?.extend([
-        json!({"name": "LD_LIBRARY_PATH", "value": "/driver"}),
-        json!({"name": "GPUSIM_STATE", "value": machine}),
-    ]);
-    Ok(())
-}
-
 /// One more directory of the host in a pod's first container, read-only.
 pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
     let spec = &mut pod["spec"];

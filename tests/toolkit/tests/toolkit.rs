@@ -1,6 +1,6 @@
 //! The agent's container edits under NVIDIA's real programs. In every mode of the runtime the shim
-//! libraries stay the container's driver, or the container fails with words; and a client in a real
-//! container gets no more than its share, also with a CUDA library of the image's own.
+//! libraries stay the container's driver; and a client in a real container gets no more than its
+//! share, also with a CUDA library of the image's own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,12 +10,12 @@ use std::process::{Command, Output};
 
 use aliquot_device_plugin::kubelet::proto::v1beta1::ContainerAllocateResponse;
 use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE, VOID};
-use aliquot_toolkit::agent::{Agent, DRIVER_SOURCES, DriverSource};
+use aliquot_toolkit::agent::Agent;
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES, variable};
-use aliquot_toolkit::node::{DRIVER, FIRST, Installer, LIBRARIES, Node, SECOND};
+use aliquot_toolkit::node::{FIRST, Installer, Node, SECOND};
 use aliquot_toolkit::programs::{Release, clients, run};
 use aliquot_toolkit::runtime::{LowLevelRuntime, OciRuntime};
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::Value;
 
 const BOTH: [Release; 2] = [Release::Newest, Release::Oldest];
@@ -38,47 +38,14 @@ const CLIENT: &str = "import os, sys\n\
 /// One container under NVIDIA's runtime.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    release: Release,
     mode: &'static str,
     installer: Installer,
-    source: DriverSource,
     privileged: bool,
     /// `NVIDIA_VISIBLE_DEVICES` in the image.
     image: Option<&'static str>,
 }
 
-/// What NVIDIA's runtime does to a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    /// Nothing.
-    None,
-    /// Mounts the driver.
-    Mounts,
-    /// Lets a hook mount the driver.
-    Hook,
-    /// Fails with these words.
-    Fails(&'static str),
-}
-
 impl Case {
-    fn effect(self) -> Effect {
-        if self.source != DriverSource::NvidiaRuntime {
-            return Effect::None;
-        }
-        let mode = match (self.mode, self.release) {
-            ("auto", Release::Newest) => "jit-cdi",
-            ("auto", Release::Oldest) => "legacy",
-            (mode, _) => mode,
-        };
-        match (mode, self.installer) {
-            ("legacy", _) => Effect::Hook,
-            ("cdi", Installer::Operator) => Effect::Fails(
-                "unresolvable CDI devices management.nvidia.com/gpu=GPU-11111111-1111-1111-1111-111111111111",
-            ),
-            _ => Effect::Mounts,
-        }
-    }
-
     /// Creates the container, and checks what the low-level runtime was given.
     fn check(self, node: &Node, agent: &Agent, answer: &ContainerAllocateResponse) -> Result<()> {
         let variables: Vec<_> = self
@@ -101,26 +68,19 @@ impl Case {
             LowLevelRuntime::Recorder,
         )?;
         let output = runtime.create(&bundle)?;
-        self.check_created(node, agent, &bundle, &runtime, &output)
+        Self::check_created(node, agent, &bundle, &runtime, &output)
             .map_err(|error| anyhow!("{error:#}\n{}\n{}", words(&output), runtime.log()))
     }
 
     fn check_created(
-        self,
         node: &Node,
         agent: &Agent,
         bundle: &Bundle,
         runtime: &OciRuntime,
         output: &Output,
     ) -> Result<()> {
-        let created = bundle.created()?;
-        if let Effect::Fails(expected) = self.effect() {
-            ensure!(!output.status.success(), "it was created");
-            ensure!(created.is_none(), "the low-level runtime was called");
-            ensure!(words(output).contains(expected), "other words");
-            return Ok(());
-        }
         ensure!(output.status.success(), "it ended with {}", output.status);
+        let created = bundle.created()?;
         let created = created.context("the low-level runtime was not called")?;
         check_devices(&created)?;
         check_preload_list(&created, agent)?;
@@ -128,35 +88,11 @@ impl Case {
         for hook in &hooks {
             ensure!(hook.status.success(), "the hook failed: {}", words(hook));
         }
+        check_shims(&created, agent, node)?;
+        let visible = values(&created, NVIDIA_VISIBLE);
+        ensure!(visible == [VOID], "{NVIDIA_VISIBLE}: {visible:?}");
         let called = bundle.called();
-        match self.effect() {
-            Effect::None => {
-                check_shims(&created, agent, node)?;
-                let visible = values(&created, NVIDIA_VISIBLE);
-                ensure!(visible == [VOID], "{NVIDIA_VISIBLE}: {visible:?}");
-                ensure!(called.is_none(), "a hook opens devices: {called:?}");
-            }
-            Effect::Mounts => {
-                let path = format!("/{LIBRARIES}/libcuda.so.{DRIVER}");
-                let source = source_at(&created, &path);
-                ensure!(
-                    source == node.cuda_library().to_str(),
-                    "{path} is {source:?}"
-                );
-            }
-            Effect::Hook => {
-                let device = format!("--device={FIRST}");
-                let devices = called.as_deref().unwrap_or_default().split(' ');
-                let devices: Vec<_> = devices
-                    .filter(|word| word.starts_with("--device"))
-                    .collect();
-                ensure!(
-                    devices == [device.as_str()],
-                    "devices of the hook: {called:?}"
-                );
-            }
-            Effect::Fails(_) => bail!("it is handled above"),
-        }
+        ensure!(called.is_none(), "a hook opens devices: {called:?}");
         let visible = values(&created, VISIBLE);
         ensure!(visible == [FIRST], "{VISIBLE}: {visible:?}");
         Ok(())
@@ -253,16 +189,14 @@ fn check_shims(config: &Value, agent: &Agent, node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Every case of a mode with this source of the driver.
-fn cases(release: Release, mode: &'static str, source: DriverSource) -> Vec<Case> {
+/// Every case of a mode.
+fn cases(mode: &'static str) -> Vec<Case> {
     let mut cases = Vec::new();
     for installer in [Installer::Package, Installer::Operator] {
         for privileged in [false, true] {
             cases.extend([None, Some("all"), Some(SECOND)].map(|image| Case {
-                release,
                 mode,
                 installer,
-                source,
                 privileged,
                 image,
             }));
@@ -276,13 +210,11 @@ fn check_mode(mode: &'static str, releases: &[Release]) {
     let mut failed = String::new();
     for &release in releases {
         let node = Node::new(release).expect("a node");
-        for source in DRIVER_SOURCES {
-            let mut agent = node.agent(source).expect("an agent");
-            let answer = agent.start_container().expect("the files of a container");
-            for case in cases(release, mode, source) {
-                if let Err(error) = case.check(&node, &agent, &answer) {
-                    let _ = writeln!(failed, "{case:?}: {error:#}");
-                }
+        let mut agent = node.agent().expect("an agent");
+        let answer = agent.start_container().expect("the files of a container");
+        for case in cases(mode) {
+            if let Err(error) = case.check(&node, &agent, &answer) {
+                let _ = writeln!(failed, "{release:?} {case:?}: {error:#}");
             }
         }
     }
@@ -314,7 +246,7 @@ fn mode_legacy_leaves_shim_as_the_driver() {
 #[test]
 fn hooks_do_not_take_the_environment_of_the_image() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let answer = agent.start_container().expect("the files of a container");
     let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
     bundle.apply(&answer, agent.specs()).expect("applied");
@@ -327,21 +259,6 @@ fn hooks_do_not_take_the_environment_of_the_image() {
     for hook in hooks {
         let own = hook["env"].as_array().is_some_and(|env| !env.is_empty());
         assert!(own, "an environment of its own: {hook:#}");
-    }
-}
-
-#[test]
-fn starts_no_container_without_a_driver_library() {
-    let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Nothing).expect("an agent");
-    let refused = agent.start_container().expect_err("no driver");
-    let refused = format!("{refused:#}");
-    for words in [
-        "container main would start without libcuda.so.1",
-        "the CDI spec of the driver that the agent generates is not used: it cannot be read",
-        "the node's condition AliquotRuntimeIncomplete",
-    ] {
-        assert!(refused.contains(words), "{refused}");
     }
 }
 
@@ -378,7 +295,7 @@ fn starts_container_where_device_nodes_do_not_exist() {
             node.remove_device_nodes(is_removed).expect("removed");
         };
         remove(before);
-        let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+        let mut agent = node.agent().expect("an agent");
         remove(after);
         let found = client_on(&node, &mut agent, FIRST);
         let found = found.unwrap_or_else(|error| panic!("{before} {after}: {error:#}"));
@@ -394,7 +311,7 @@ fn refuses_container_whose_driver_part_is_not_loaded() {
     node.remove_device_nodes(is_uvm).expect("removed");
     let list = node.proc().join("devices");
     fs::write(&list, "Character devices:\n195 nvidia\n").expect("written");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let refused = agent.start_container().expect_err("no nvidia-uvm");
     let refused = format!("{refused:#}");
     let words = format!(
@@ -410,7 +327,7 @@ fn refuses_container_whose_driver_part_is_not_loaded() {
 #[test]
 fn gives_mig_instance_created_in_other_mount_namespace() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let instance = node.create_instance().expect("an instance");
     assert_eq!(instance.nodes.len(), 2, "{instance:?}");
     let folder = node.device_nodes().join("nvidia-caps");
@@ -503,16 +420,14 @@ fn run_client(node: &Node, agent: &mut Agent, mode: &str) -> Result<()> {
     limited_client(&runtime, &bundle).map(drop)
 }
 
-/// Runs the client in each of these modes, with each source of the driver.
+/// Runs the client in each of these modes.
 fn check_live(release: Release, modes: &[&str]) {
     let node = Node::new(release).expect("a node");
     let mut failed = String::new();
-    for source in DRIVER_SOURCES {
-        let mut agent = node.agent(source).expect("an agent");
-        for mode in modes {
-            if let Err(error) = run_client(&node, &mut agent, mode) {
-                let _ = writeln!(failed, "{release:?} {mode} {source:?}: {error:#}");
-            }
+    let mut agent = node.agent().expect("an agent");
+    for mode in modes {
+        if let Err(error) = run_client(&node, &mut agent, mode) {
+            let _ = writeln!(failed, "{release:?} {mode}: {error:#}");
         }
     }
     assert!(failed.is_empty(), "{failed}");
@@ -585,7 +500,7 @@ fn compat_bundle(
 /// Runs the client with each version; those in `used` are the libraries behind the shim.
 fn check_compat(found: Found, used: &[&str]) {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let path = client_path();
     for version in VERSIONS {
         let bundle = compat_bundle(&node, &mut agent, version, found, &client(&path));
@@ -619,7 +534,7 @@ fn limits_compat_library_in_ld_library_path() {
 #[test]
 fn limits_compat_library_opened_with_rtld_deepbind() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let source = clients().join("ways.c");
     let programs = tempfile::tempdir().expect("a folder");
     let (program, plugin) = (

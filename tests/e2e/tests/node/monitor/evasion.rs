@@ -2,16 +2,12 @@
 //! neighbours retain their limits. The simulator gives the time at which a program got its GPU.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{
-    answers, nvidia_spec, nvidia_spec_without_libraries, script_until_released, with_driver,
-    with_program, with_python,
-};
+use aliquot_e2e::clients::{answers, script_until_released, with_program, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_gpusim::ProcessUsage;
@@ -19,9 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, join_all, select};
 use serde_json::json;
 
-use super::running::{
-    CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, with_oom_killer,
-};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored, over, with_oom_killer};
 
 const USED: &str = "aliquot_share_memory_used_bytes";
 const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
@@ -36,9 +30,9 @@ const BARE: f64 = 480.0;
 /// A pod, the script that evades the limiter in it, and MiB of its context.
 type Attack = (&'static str, &'static str, f64);
 
-/// With injection by replacement and preload: each hides the preload list, or finds the driver's
-/// functions past it (`load`). `HOLD` allocates memory and holds it.
-const REPLACED: &[Attack] = &[
+/// Each hides the preload list, or finds the driver's functions past it (`load`). `HOLD` allocates
+/// memory and holds it.
+const EVADING: &[Attack] = &[
     (
         "by-path",
         "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
@@ -71,20 +65,9 @@ const REPLACED: &[Attack] = &[
         CONTEXT,
     ),
     (
-        "sandboxed",
-        "exec unshare --user --map-root-user --pid --fork \
-             python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
-        CONTEXT,
-    ),
-    ("without-any", "exec /programs/bare-gpu HOLD", BARE),
-];
-
-/// With injection by preload alone. (An image's own `/etc` cannot be renamed in the overlay of a real
-/// container.)
-const PRELOADED: &[Attack] = &[
-    (
         "patched-loader",
-        "export LD_LIBRARY_PATH=/own
+        "cp /.aliquot/lib/libcuda-real.so.1 /tmp/libcuda.so.1
+         export LD_LIBRARY_PATH=/tmp
          loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
          sed 's,/etc/ld.so.preload,/etc/ld.so.nothing,' $loader >/tmp/ld
          chmod 755 /tmp/ld
@@ -92,13 +75,12 @@ const PRELOADED: &[Attack] = &[
         CONTEXT,
     ),
     (
-        "list-bound-over",
-        "export LD_LIBRARY_PATH=/own
-         exec unshare --user --map-root-user --mount sh -c '
-             mount --bind /dev/null /etc/ld.so.preload
-             exec python3 \"$@\"' sh $client HOLD",
+        "sandboxed",
+        "exec unshare --user --map-root-user --pid --fork \
+             python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
         CONTEXT,
     ),
+    ("without-any", "exec /programs/bare-gpu HOLD", BARE),
 ];
 
 /// Scripts whose program has a process slot and exceeds its limit nevertheless: the OOM killer's.
@@ -117,53 +99,24 @@ const PASSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// With injection by replacement and preload.
-pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
+pub(crate) async fn evaded(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    let space = "shed-replaced";
-    monitored_by(stack, space, &[], &nvidia_spec(stack)?, None).await?;
+    let space = "evaded";
+    monitored(stack, space, &[]).await?;
     let passing = PASSING.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = REPLACED.iter().map(|one| one.0).chain(passing).collect();
-    let uids = pods(stack, space, &names, false).await?;
+    let names: Vec<&str> = EVADING.iter().map(|one| one.0).chain(passing).collect();
+    let uids = pods(stack, space, &names).await?;
     let checks = async {
         for (name, script) in PASSING {
             passes(stack, space, name, script).await?;
         }
-        all(stack, space, REPLACED, &uids).await
+        all(stack, space, EVADING, &uids).await
     };
     beside_neighbour(stack, space, checks).await
 }
 
-/// With injection by preload alone, as where NVIDIA's runtime brings the driver.
-pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    let space = "shed-preloaded";
-    let spec = nvidia_spec_without_libraries(stack)?;
-    let runtime = nvidia_runtime(stack)?;
-    monitored_by(stack, space, &[], &spec, Some(runtime)).await?;
-    let names: Vec<&str> = PRELOADED.iter().map(|one| one.0).collect();
-    let uids = pods(stack, space, &names, true).await?;
-    let checks = all(stack, space, PRELOADED, &uids);
-    beside_neighbour(stack, space, checks).await
-}
-
-/// containerd's configuration as it is with NVIDIA's runtime as the default one.
-fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
-    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
-    let beside = |name| stack.machine().state().with_file_name(name);
-    let program = beside("nvidia-container-runtime");
-    std::fs::write(&program, "")?;
-    let path = beside("nvidia-runtime.toml");
-    let runc = "SystemdCgroup = false";
-    let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
-    let changed = real.replacen(runc, &binary, 1);
-    ensure!(changed != real, "{real}");
-    std::fs::write(&path, changed)?;
-    Ok(path)
-}
-
 /// The pods of these names and a neighbour; the uids of the first.
-async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Result<Vec<String>> {
+async fn pods(stack: &Stack, space: &str, names: &[&str]) -> Result<Vec<String>> {
     let shown = stack.machine().show()?;
     let first = shown["gpus"][0]["uuid"].as_str().context("a uuid")?;
     for name in names.iter().chain(&["neighbour"]) {
@@ -173,15 +126,6 @@ async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Resu
         with_oom_killer(&mut pod);
         // The program without any library knows the first GPU only.
         pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
-        if preload {
-            // The attacks look where the hook does not.
-            let at = if *name == "neighbour" {
-                "/driver"
-            } else {
-                "/own"
-            };
-            with_driver(&mut pod, stack, at)?;
-        }
         stack.cluster.create_pod(pod).await?;
     }
     let mut uids = Vec::new();

@@ -19,11 +19,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "reports_and_charges_a_process_that_evades_the_shim",
-            evasion::replaced,
-        ),
-        scenario(
-            "reports_and_charges_a_process_that_evades_the_preload",
-            evasion::preloaded,
+            evasion::evaded,
         ),
         scenario(
             "spoiled_counters_of_a_tenant_change_no_other_figure",

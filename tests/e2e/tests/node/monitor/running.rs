@@ -1,7 +1,5 @@
 //! Pods with programs that use memory, and a monitor.
 
-use std::path::PathBuf;
-
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
@@ -19,24 +17,10 @@ pub(crate) const CONTEXT: f64 = 416.0;
 
 /// The agent with libvgpu.so, a monitor with these flags, and a namespace.
 pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
-    let spec = nvidia_spec(stack)?;
-    monitored_by(stack, namespace, flags, &spec, None).await
-}
-
-/// The same where the driver is described so, and the agent reads this configuration of the container
-/// runtime.
-pub(crate) async fn monitored_by(
-    stack: &Stack,
-    namespace: &str,
-    flags: &[&str],
-    spec: &Value,
-    runtime: Option<PathBuf>,
-) -> Result<()> {
     stack.cluster.namespace(namespace).await?;
-    offer(stack, spec)?;
+    offer(stack, &nvidia_spec(stack)?)?;
     let limited = NodeOptions {
         limited: true,
-        runtime,
         ..NodeOptions::default()
     };
     stack.terminate(Kind::DevicePlugin).await?;
