@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
 use crate::gpus::device_failures::NodeFailures;
-use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::gpus::inventory::{GpuReadings, NodePublisher};
+use crate::host_device::{HostDevice, InstanceIds};
 use crate::pods::pod::{Container, Phase, Pod};
 
 /// The resource of all test values.

@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocation::node_allocations::NodeAllocations;
-use crate::gpus::host_device::placement_of;
 use crate::gpus::inventory::PublishedNode;
+use crate::host_device::placement_of;
 use crate::metrics::Metrics;
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::allocate_answer::VISIBLE;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
+use aliquot_core::{GpuUuid, Grant, Mib, PodUid};
 use aliquot_nvml::may_limit_memory;
 use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
@@ -28,8 +28,8 @@ use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::container_edits::{ContainerEdits, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
-use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
+use crate::host_device::HostDevice;
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
@@ -97,13 +97,6 @@ struct WrittenFiles {
     since: Instant,
     /// By the first name.
     containers: BTreeMap<String, Arc<AcceptedAllocation>>,
-}
-
-/// The devices of a container, and what its limits page and environment show of its grants.
-struct ContainerDevices {
-    devices: Vec<HostDevice>,
-    shown: Vec<Grant>,
-    setup: ModeSetup,
 }
 
 impl Preparer {
@@ -236,12 +229,8 @@ impl Preparer {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PrepareError::Refused(refusal));
         };
-        let ContainerDevices {
-            devices,
-            shown,
-            mut setup,
-        } = self.set_up_devices(accepted, container, grants, node)?;
-        let page = self.limits_page(accepted, container, &devices, &shown, effective, node)?;
+        let (devices, mut setup) = self.set_up_devices(accepted, container, grants, node)?;
+        let page = self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
         let directory = self
             .allocations
             .paths
@@ -273,7 +262,7 @@ impl Preparer {
             problems = self.edits.inject(limiter, &directory, &mut driver)?;
         }
         let priority = accepted.allocation.priority;
-        let variables = environment::variables(&setup, &shown, priority, effective);
+        let variables = environment::variables(&setup, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
         self.edits
             .write(name, names, &variables, &directory, &driver)?;
@@ -288,7 +277,7 @@ impl Preparer {
         container: &str,
         grants: &[Grant],
         node: &PublishedNode,
-    ) -> Result<ContainerDevices, PrepareError> {
+    ) -> Result<(Vec<HostDevice>, ModeSetup), PrepareError> {
         let mode_of = |device: &GpuUuid| Some(accepted.mode(device));
         if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
             let refusal = Refusal::MpsBesideOther(container.to_owned(), device.clone());
@@ -301,7 +290,6 @@ impl Preparer {
             Vec::new()
         };
         let mut devices = Vec::with_capacity(grants.len());
-        let mut shown = grants.to_vec();
         let mut setup = ModeSetup::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
@@ -309,35 +297,19 @@ impl Preparer {
             let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
-                pod: &accepted.pod,
-                container,
                 grant,
                 index,
                 mode: accepted.mode(&grant.gpu),
-                device: &device,
+                device: node.inventory.gpu(&grant.gpu),
                 other_instances: &other_instances,
             };
-            let mode = share.mode;
             let created = self.allocations.modes.prepare(&share, &mut setup)?;
             if created.is_some() {
                 device.instance = created;
             }
-            if mode == Mode::Timeslice {
-                // Nothing is allocated of it: the whole device is the limit.
-                let device = node.inventory.gpu(&grant.gpu);
-                shown[index].memory = device.map_or(grant.memory, |device| device.memory);
-            }
-            if mode == Mode::Mps {
-                // The MPS daemon enforces it, by share of the SMs and not of time.
-                shown[index].cores = Percent(0);
-            }
             devices.push(device);
         }
-        Ok(ContainerDevices {
-            devices,
-            shown,
-            setup,
-        })
+        Ok((devices, setup))
     }
 
     fn limits_page(

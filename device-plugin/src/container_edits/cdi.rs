@@ -9,7 +9,7 @@ use aliquot_node_state::device_id::{AnswerName, KIND};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::gpus::host_device::HostDevice;
+use crate::host_device::HostDevice;
 
 /// The oldest CDI version that has all we use (`hostPath` of device nodes); containerd 1.7 and
 /// later read it.

@@ -10,7 +10,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::container_edits::cdi::Edits;
-use crate::gpus::host_device::{self, HostDevice};
+use crate::host_device::{self, HostDevice};
 use crate::paths::DriverRoot;
 
 /// Where device nodes usually are.

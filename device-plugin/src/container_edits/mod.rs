@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::files::{self, FileError};
-use crate::gpus::host_device::HostDevice;
+use crate::host_device::HostDevice;
 use crate::paths::Paths;
 use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use crate::gpus::allocatable::{self, AllocatedIds, NodeLayout};
 use crate::gpus::device_failures::{DeviceFailure, NodeFailures, Recovery};
-use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::gpus::host_memory;
+use crate::host_device::{HostDevice, InstanceIds};
 
 /// The GPUs as the health monitor last read them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,6 @@ use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::processes;
 use aliquot_nvml::{DriverInventory, GpuFacts};
 use aliquot_profiles::config::{Seconds, TransitionPolicy};
-use aliquot_profiles::mode::InstanceSharing;
 use aliquot_profiles::{Defaults, Mode};
 use aliquot_serve::fail_point;
 use tokio::sync::{mpsc, watch};
@@ -37,7 +36,7 @@ use crate::layout::profile_status::{self, StepError};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError, mode_name};
 use crate::layout::transition::{self, ChangeStep, GpuState, PendingAction, TransitionInputs};
 use crate::metrics::{Metrics, count};
-use crate::modes::SharingModes;
+use crate::modes::{self, SharingModes};
 use crate::node_view::NodeView;
 use crate::pods::pod::Phase;
 
@@ -311,15 +310,15 @@ impl LayoutReconciler {
 
     /// Does one step on one GPU. Blocks.
     fn run_step(&self, work: &SwitchStep) -> Result<(), StepError> {
-        let switch = self.allocations.modes.switch(&work.mode);
+        let (modes, mode) = (&self.allocations.modes, modes::of(&work.mode));
         let done = if let Some(to) = &work.to {
             fail_point::at("BeforeLeave");
-            let done = switch.leave(&work.gpu, &work.mode, to);
+            let done = mode.leave(modes, &work.gpu, to);
             fail_point::at("AfterLeave");
             done
         } else {
             fail_point::at("BeforeEnter");
-            let done = switch.enter(&work.gpu, &work.mode);
+            let done = mode.enter(modes, &work.gpu);
             fail_point::at("AfterEnter");
             done
         };
@@ -506,10 +505,11 @@ impl ReconcilerState {
                 gpu = next;
             }
             while let Some((mode, None)) = state.next_step(&uuid, &gpu) {
-                if needs_mps_supervisor(&mode) {
+                let mode = modes::of(&mode);
+                if mode.needs_mps_supervisor() {
                     break;
                 }
-                match initial.modes.switch(&mode).enter(facts, &mode) {
+                match mode.enter(initial.modes, facts) {
                     Ok(()) => gpu = state.after_step(&uuid, &gpu),
                     Err(error) => {
                         tracing::warn!(%uuid, %error, "cannot restore the mode of a GPU yet");
@@ -617,19 +617,6 @@ impl ReconcilerState {
         fail_point::at("ChangeAfterStore");
         self.stored = self.layout.clone();
         Ok(true)
-    }
-}
-
-/// Whether entering a mode waits for the MPS supervisor. Such a mode is entered after the kubelet
-/// is being served.
-fn needs_mps_supervisor(mode: &Mode) -> bool {
-    match mode {
-        Mode::Mps(_) => true,
-        Mode::Mig(mig) => {
-            let mut slices = mig.layout.iter();
-            slices.any(|slice| matches!(slice.on, Some(InstanceSharing::Mps(_))))
-        }
-        Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => false,
     }
 }
 

@@ -7,7 +7,7 @@ use aliquot_nvml as nvml;
 use aliquot_profiles::mode::LayoutEntry;
 use thiserror::Error;
 
-use crate::gpus::host_device::placement_of;
+use crate::host_device::placement_of;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
