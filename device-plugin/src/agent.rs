@@ -36,7 +36,7 @@ use crate::allocation::start::{ContainerStarter, Lookup};
 use crate::allocation::validation::Validator;
 use crate::container_edits::driver_spec::SpecGenerator;
 use crate::container_edits::injection::{self, InstalledLimiter};
-use crate::driver_wait::{self, DriverWaitError};
+use crate::driver_wait;
 use crate::files::{self, FileError};
 use crate::gpus::inventory::NodePublisher;
 use crate::health::errors::ErrorRecord;
@@ -80,15 +80,13 @@ pub enum AgentError {
     Signals(std::io::Error),
     #[error(transparent)]
     Admin(#[from] AdminError),
-    #[error(transparent)]
-    DriverWait(#[from] DriverWaitError),
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Waits for the driver, and runs the agent until a signal ends it.
+/// Runs the agent until a signal ends it.
 pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let readiness = Readiness::new([REGISTERED, INVENTORY, PODS]);
     // No Service sends requests here: nothing to wait for before stopping.
@@ -97,16 +95,14 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let (library, root) = (settings.nvml_library.clone(), settings.driver_root.clone());
     let xids = settings.xid_actions.clone();
-    let open = move || {
-        nvml::Nvml::open(nvml::Options {
+    let open = move || -> Result<Arc<dyn Driver>, NvmlError> {
+        Ok(Arc::new(nvml::Nvml::open(nvml::Options {
             library: nvml::root::library(&library, root.as_deref())?,
             xids: xids.clone(),
-        })
+        })?))
     };
-    let driver = driver_wait::open(&settings, &client, &readiness, open, &stop).await?;
-    let Some(driver) = driver else { return Ok(()) };
     let work = stop.child_token();
-    run(settings.clone(), Arc::new(driver), client, readiness, work).await?;
+    run(settings.clone(), open, client, readiness, work).await?;
     if stop.is_cancelled() {
         return Ok(());
     }
@@ -133,13 +129,17 @@ struct Agent {
 /// The running pods that the kubelet's checkpoint does not list.
 type LostPods = Option<BTreeSet<PodUid>>;
 
-pub async fn run(
+/// Runs an agent, once `open` opens the driver, until `stop`.
+pub async fn run<F>(
     settings: Settings,
-    driver: Arc<dyn Driver>,
+    open: F,
     client: Client,
     readiness: Readiness,
     stop: CancellationToken,
-) -> Result<(), AgentError> {
+) -> Result<(), AgentError>
+where
+    F: Fn() -> Result<Arc<dyn Driver>, NvmlError> + Clone + Send + 'static,
+{
     let (metrics, mut registry) = Metrics::registered();
     let collected = Arc::<OnceLock<NodePublisher>>::default();
     registry.register_collector(Box::new(DeviceCollector(Arc::clone(&collected))));
@@ -147,6 +147,13 @@ pub async fn run(
     let admin = admin::serve(&settings, &client, &readiness, registry, stop.clone()).await?;
     let tasks = TaskTracker::new();
     tasks.spawn(admin);
+    let node = &settings.node_name;
+    let opened = driver_wait::open(node, &client, &readiness, &metrics, open, &stop).await?;
+    let Some(driver) = opened else {
+        tasks.close();
+        tasks.wait().await;
+        return Ok(());
+    };
     let PreparedNode {
         allocations,
         limiter,
@@ -193,7 +200,7 @@ pub async fn run(
 }
 
 impl Agent {
-    /// Watches the GPUs and the MPS daemons, and brings each GPU into the mode of the node's profile.
+    /// Watches the GPUs and the MPS daemons, and gives each GPU the mode of the node's profile.
     async fn start_health(
         &self,
         driver: Arc<dyn Driver>,
