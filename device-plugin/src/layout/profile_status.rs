@@ -8,7 +8,7 @@ use aliquot_k8s::event::{EventNote, PodRef};
 
 use crate::layout::desired_layout::DesiredLayoutError;
 use crate::layout::device_users::DeviceUsers;
-use crate::layout::stored_layout::{StoredLayout, mode_name};
+use crate::layout::stored_layout::{StoredLayout, cordon, mode_name};
 use crate::layout::transition::{ChangeStep, GpuState};
 use crate::modes::ModeError;
 
@@ -65,8 +65,9 @@ pub fn condition(
             .filter(|(uuid, _)| present.contains(*uuid));
         let unchanged: Vec<String> = gpus.clone().filter_map(late).collect();
         let changing = gpus.filter_map(|(uuid, gpu)| {
-            let what = changing(uuid, gpu, restoring.contains(uuid))?;
-            Some(what + &reason_to_wait(gpu, users_by_gpu.get(uuid), failures.get(uuid)))
+            let what = cordon(gpu, restoring.contains(uuid))?;
+            let why = reason_to_wait(gpu, users_by_gpu.get(uuid), failures.get(uuid));
+            Some(format!("{uuid} {what}{why}"))
         });
         let changing: Vec<String> = changing.collect();
         if !changing.is_empty() {
@@ -99,18 +100,6 @@ pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
         },
         action: "Sharing",
         text: format!("{reason}: {message}"),
-    }
-}
-
-/// What changes on a GPU.
-fn changing(uuid: &GpuUuid, gpu: &GpuState, restoring: bool) -> Option<String> {
-    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
-    match &gpu.change {
-        Some(change) if !change.late => {
-            let to = mode_name(&change.to);
-            Some(format!("{uuid} changes from {from} to {to}"))
-        }
-        _ => restoring.then(|| format!("{uuid} is being set up as {from}")),
     }
 }
 

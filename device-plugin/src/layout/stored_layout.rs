@@ -121,8 +121,8 @@ pub fn mode_name(mode: &Mode) -> &'static str {
     modes::of(mode).name()
 }
 
-/// Why a GPU accepts no new allocation.
-fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
+/// Why a GPU accepts no new allocation. `restoring`: its mode is being set up again.
+pub(super) fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
     let from = gpu.mode.as_ref().map_or("nothing", mode_name);
     match &gpu.change {
         Some(change) if !change.late => {
