@@ -148,18 +148,13 @@ impl Preparer {
                 continue;
             };
             let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-            if !names.all(|name| accepted.names.contains(name.as_str())) {
+            if !names.all(|name| accepted.has_name(name)) {
                 continue;
             }
             let container = &holders[0].container;
             let name = holders.iter().find_map(|holder| holder.name.as_ref());
             let name = name.map_or("", AnswerName::as_str).to_owned();
             let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
-            let names = checkpoint::names_by_container(holders.iter().copied());
-            if let Err(error) = store.lock().record_names(&accepted.pod, names) {
-                let text = format!("cannot store which files belong to pod {pod}: {error}");
-                refreshed.problems.insert(text);
-            }
             // No instance is created again for a pod that has ended.
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;

@@ -222,7 +222,7 @@ fn write_pages(
     let node = starter.allocations.published.get();
     for holders in checkpoint::entries_by_container(own) {
         let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-        if names.all(|name| accepted.names.contains(name.as_str())) {
+        if names.all(|name| accepted.has_name(name)) {
             let written = starter.preparer.prepare(accepted, &holders, &node);
             written.map_err(|error| NotEnforced::Waits(error.to_string()))?;
         }

@@ -260,7 +260,7 @@ impl ContainerStarter {
             accepted.record_name(name, container);
         }
         fail_point::at("ShareBeforeStore");
-        // It counts for all others from here on; they do not wait for its file.
+        // Other starts see this allocation now; its file is written outside the lock.
         let accepted = store.insert_unstored(accepted);
         let stored =
             MutexGuard::unlocked(store, || accepted::store(&accepted, &known.paths.accepted));
