@@ -32,8 +32,7 @@ use crate::gpus::inventory::PublishedNode;
 use crate::host_device::HostDevice;
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
-use aliquot_node_state::device_id::AnswerName;
+use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
@@ -142,18 +141,15 @@ impl Preparer {
         let mut last = self.refreshed.lock();
         let mut known = self.written_files(last.take(), &node);
         let (mut written, mut failed) = (BTreeMap::new(), BTreeMap::new());
-        for holders in checkpoint::entries_by_container(&entries) {
-            let _locked = self.lock_pod(&holders[0].pod);
-            let Some(accepted) = store.lock().get(&holders[0].pod).cloned() else {
+        for named in checkpoint::named_containers(&entries) {
+            let _locked = self.lock_pod(named.pod);
+            let Some(accepted) = store.lock().get(named.pod).cloned() else {
                 continue;
             };
-            let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-            if !names.all(|name| accepted.has_name(name)) {
+            if !named.names().all(|name| accepted.has_name(name)) {
                 continue;
             }
-            let container = &holders[0].container;
-            let name = holders.iter().find_map(|holder| holder.name.as_ref());
-            let name = name.map_or("", AnswerName::as_str).to_owned();
+            let (container, name) = (named.container, named.first.as_str().to_owned());
             let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
             // No instance is created again for a pod that has ended.
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
@@ -164,7 +160,7 @@ impl Preparer {
                 written.insert(name, accepted);
                 continue;
             }
-            match self.prepare(&accepted, &holders, &node) {
+            match self.prepare(&accepted, &named, &node) {
                 Ok(problems) => {
                     refreshed.containers += 1;
                     refreshed.changed += 1;
@@ -207,20 +203,19 @@ impl Preparer {
         })
     }
 
-    /// Writes the files of one container, whose names are those of `holders`, in the order of their
-    /// resources: limits page, counters file and CDI spec of the first, and for each further one a
-    /// CDI spec with the same variables. Returns what is wrong although the container can start.
+    /// Writes the files of one container: limits page, counters file and CDI spec of its first name,
+    /// and for each further one a CDI spec with the same variables. Returns what is wrong although
+    /// the container can start.
     pub(crate) fn prepare(
         &self,
         accepted: &AcceptedAllocation,
-        holders: &[&CheckpointEntry],
+        named: &NamedContainer<'_>,
         node: &PublishedNode,
     ) -> Result<Vec<String>, PrepareError> {
-        let container = holders[0].container.as_str();
+        let container = named.container;
         let grants = accepted.allocation.grants(container);
         let effective = accepted.effective(container);
-        let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-        let (Some(name), Some(grants), Some(effective)) = (names.next(), grants, effective) else {
+        let (Some(grants), Some(effective)) = (grants, effective) else {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PrepareError::Refused(refusal));
         };
@@ -230,7 +225,7 @@ impl Preparer {
             .allocations
             .paths
             .container_directories
-            .join(name.as_str());
+            .join(named.first.as_str());
         let enforced = setup.limited && !effective.uncontrolled;
         let limiter = self.limiter().filter(|_| enforced);
         let gpus = grants
@@ -259,8 +254,9 @@ impl Preparer {
         let priority = accepted.allocation.priority;
         let variables = environment::variables(&setup, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
+        let further = named.further.iter().copied();
         self.edits
-            .write(name, names, &variables, &directory, &driver)?;
+            .write(named.first, further, &variables, &directory, &driver)?;
         Ok(problems)
     }
 

@@ -210,8 +210,8 @@ impl ContainerStarter {
         // Creating a MIG instance takes a second; others must not wait for it.
         drop(store);
         if let Some(accepted) = accepted {
-            for holders in checkpoint::entries_by_container(holders) {
-                let prepared = self.preparer.prepare(&accepted, &holders, &node);
+            for named in checkpoint::named_containers(holders) {
+                let prepared = self.preparer.prepare(&accepted, &named, &node);
                 prepared.map_err(|error| self.not_prepared(uid, error, &node))?;
             }
             self.allocations
