@@ -294,7 +294,7 @@ impl Agent {
             name: name.clone(),
             published: published.clone(),
             resource: settings.resource_name.clone(),
-            capacity: CapacityResources::of(settings),
+            capacity: CapacityResources::from_settings(settings),
             pods: self.allocations.pods.clone(),
             view: self.node_view.clone(),
             metrics: self.metrics.clone(),

@@ -235,15 +235,15 @@ impl DeviceNodes {
     }
 
     /// The folder of the root, where it has device nodes; else the host's.
-    pub fn of(root: Option<&DriverRoot>) -> Self {
+    pub fn new(root: Option<&DriverRoot>) -> Self {
         let own = root.filter(|root| root.here.join("dev").join(CONTROL).exists());
-        own.map_or_else(Self::of_host, |root| Self {
+        own.map_or_else(Self::host, |root| Self {
             here: root.here.join("dev"),
             host: Some(root.host.join("dev")).filter(|host| host != Path::new(DEV)),
         })
     }
 
-    fn of_host() -> Self {
+    fn host() -> Self {
         let host = Path::new(HOST_DEV);
         Self::at(if host.is_dir() { host } else { Path::new(DEV) })
     }

@@ -91,7 +91,7 @@ impl ContainerEdits {
             source,
         })?;
         let mut driver = spec.driver(devices);
-        let completed = DeviceNodes::of(self.paths.driver_root.as_ref()).complete(
+        let completed = DeviceNodes::new(self.paths.driver_root.as_ref()).complete(
             &mut driver.edits,
             &device_nodes::required(devices, &self.paths.capabilities),
             &self.paths.proc_devices,

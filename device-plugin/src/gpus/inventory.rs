@@ -428,7 +428,7 @@ fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> 
         let instances = gpu.layout.instances.iter();
         let parts = instances.filter_map(|one| {
             let device = one.device()?;
-            Some(named(&device.uuid, Some(InstanceIds::of(one, device))))
+            Some(named(&device.uuid, Some(InstanceIds::new(one, device))))
         });
         let all = parts.chain([named(&gpu.uuid, None)]);
         found.extend(all.map(|gpu| (gpu.uuid.clone(), gpu)));

@@ -112,7 +112,7 @@ impl MigPartitioner {
             )));
         };
         setup.show(&device.uuid, share.grant.clone());
-        Ok(InstanceIds::of(&made, device))
+        Ok(InstanceIds::new(&made, device))
     }
 
     fn make(
