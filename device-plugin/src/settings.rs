@@ -205,7 +205,6 @@ impl Settings {
         }
     }
 
-    /// How errors of GPUs are handled.
     pub fn health_policy(&self) -> FailureHandling {
         FailureHandling {
             actions: self.xid_actions.clone(),
@@ -232,7 +231,6 @@ impl Settings {
         self.exec_dir.as_deref().unwrap_or(&self.state_dir)
     }
 
-    /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");

@@ -70,7 +70,6 @@ impl Pod {
     }
 }
 
-/// A share of a device.
 pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
     Grant {
         resource: RESOURCE.to_owned(),
@@ -172,7 +171,6 @@ pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     }
 }
 
-/// An entry of a MIG layout.
 pub(crate) fn layout_entry(profile: &str, count: u32, on: Option<InstanceSharing>) -> LayoutEntry {
     LayoutEntry {
         profile: profile.to_owned(),
@@ -347,7 +345,6 @@ impl aliquot_nvml::Driver for IdleDriver {
     }
 }
 
-/// The status of an MPS daemon.
 pub(crate) fn daemon_status(phase: DaemonPhase, spec: Option<DaemonSpec>) -> DaemonStatus {
     DaemonStatus {
         v: 1,

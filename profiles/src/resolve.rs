@@ -307,7 +307,6 @@ fn check_reserved(
 enum LayoutError {
     /// The model lacks the profile of this entry of the layout.
     Unknown(usize),
-    /// The instances do not fit together.
     DoesNotFit,
 }
 

@@ -23,7 +23,6 @@ use aliquot_node_state::processes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WrongInstance {
     pod: PodUid,
-    /// The value that the process has.
     actual: String,
     /// The values that its containers may have.
     expected: BTreeSet<String>,

@@ -55,7 +55,6 @@ pub enum PrepareError {
     #[error("container {container}: {source}")]
     Page {
         container: String,
-        /// What does not fit.
         source: PageError,
     },
 }

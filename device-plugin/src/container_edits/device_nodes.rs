@@ -31,9 +31,7 @@ const WSL: &str = "/dev/dxg";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
-    /// Which part of the driver serves it.
     pub major: u32,
-    /// Which of its devices.
     pub minor: u32,
 }
 

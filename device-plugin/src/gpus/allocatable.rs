@@ -40,12 +40,10 @@ pub struct GpuLayout {
     pub cordon: Option<String>,
     /// Its mode is being switched: no pod may start on it.
     pub switching: bool,
-    /// What of it is reserved for namespaces.
     pub reserve: Vec<Reservation>,
 }
 
 impl GpuLayout {
-    /// A GPU that accepts allocations.
     pub fn serving(mode: Mode) -> Self {
         Self {
             mode,

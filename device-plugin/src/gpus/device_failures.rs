@@ -40,7 +40,6 @@ pub enum Recovery {
     FabricRegistration,
     /// A new start of the applications on the device, as after a failure of its MPS daemon.
     RestartApplication,
-    /// A reset of the GPU.
     ResetGpu,
     /// A drain and restart of the node.
     DrainNode,
@@ -338,7 +337,6 @@ pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> E
     pod_event(pod, true, "GpuError", text)
 }
 
-/// An event on a pod.
 pub(crate) fn pod_event(pod: &Pod, warning: bool, reason: &'static str, text: String) -> EventNote {
     EventNote {
         pod: PodRef {

@@ -107,9 +107,7 @@ pub struct PublishedNode {
     /// Resources that another device plugin serves, by the monitor of their owners; `None` until that
     /// was first checked.
     pub taken_resources: Option<Vec<TakenResource>>,
-    /// Pods that were refused at their start.
     refused: Vec<RefusedPod>,
-    /// How far the resizes of pods are.
     resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
     pub cleaning_up: bool,
@@ -124,7 +122,6 @@ pub struct PublishedNode {
 pub struct NodePublisher(watch::Sender<Arc<PublishedNode>>);
 
 impl NodePublisher {
-    /// Starts with these GPUs and no users.
     pub fn new(
         facts: nvml::DriverInventory,
         health: Vec<nvml::DeviceHealth>,
@@ -206,7 +203,6 @@ impl NodePublisher {
         self.change(|node| node.host_reserve = reserve);
     }
 
-    /// Sets what the monitor reports.
     pub fn set_monitor_reports(&self, reports: MonitorReports) {
         self.change(|node| node.monitor = reports);
     }

@@ -57,7 +57,6 @@ impl MpsMonitor {
         }
     }
 
-    /// Polls until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let this = Arc::new(self);
         let mut current = MpsSnapshot::default();

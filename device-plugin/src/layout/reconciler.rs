@@ -628,7 +628,6 @@ pub struct StartInputs<'a> {
     /// The values for what a profile leaves out.
     pub defaults: &'a Defaults,
     pub modes: &'a SharingModes,
-    /// Allocations that were accepted earlier.
     pub accepted: &'a [AcceptedAllocation],
     /// Where [`StoredLayout`] is stored.
     pub path: &'a Path,

@@ -64,7 +64,6 @@ pub enum PendingAction<'a> {
     Nothing,
     /// Undo the old mode, for the new one.
     Leave(&'a Mode, &'a Mode),
-    /// Set up a mode.
     Enter(&'a Mode),
 }
 

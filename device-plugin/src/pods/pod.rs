@@ -42,7 +42,6 @@ pub struct Pod {
     pub kubelet_uid: PodUid,
     pub namespace: String,
     pub name: String,
-    /// Where it is bound.
     pub node: NodeName,
     pub phase: Phase,
     /// Creation in seconds since the epoch.
@@ -104,7 +103,6 @@ impl Pod {
         allocation.is_some_and(|found| found.map_or(true, |found| found.node != self.node))
     }
 
-    /// Some container requests one of these resources.
     pub fn requests_any(&self, resources: &BTreeSet<String>) -> bool {
         let mut requested = self.containers.iter().flat_map(|one| one.requested.keys());
         requested.any(|resource| resources.contains(resource))

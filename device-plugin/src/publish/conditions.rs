@@ -134,7 +134,6 @@ fn checkpoint_lost(lost: &BTreeSet<PodUid>) -> [String; 3] {
     ["True".to_owned(), "CheckpointLost".to_owned(), message]
 }
 
-/// [`GPU_SICK`] with these devices out of service.
 fn sick(failures: &[DeviceFailure]) -> [String; 3] {
     let Some(worst) = failures.iter().map(|failure| failure.recovery).max() else {
         return ["False", "GpusWell", "all GPUs are healthy"].map(str::to_owned);
@@ -219,7 +218,6 @@ fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> [St
     ["True".to_owned(), reason.to_owned(), message]
 }
 
-/// [`HOUSEKEEPING`]: each problem once.
 fn housekeeping(problems: &BTreeSet<String>) -> [String; 3] {
     if problems.is_empty() {
         let message = "the files of all containers are up to date";

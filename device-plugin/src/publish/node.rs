@@ -30,7 +30,6 @@ use crate::publish::removed_resources::{self, RemovalSchedule};
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// Clears the errors of these GPUs.
 pub type ClearErrors =
     Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 

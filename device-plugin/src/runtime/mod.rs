@@ -57,7 +57,6 @@ fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
     (kind, number)
 }
 
-/// Whether CDI devices reach containers.
 fn cdi_problem(
     version: &str,
     read_config: impl FnOnce(Option<(u32, u32)>) -> Result<ContainerdConfig, String>,

@@ -276,7 +276,6 @@ fn with_mps<'a>(
 }
 
 impl MigPartitioner {
-    /// Partitions a GPU as the settings say.
     pub(super) fn enter(&self, gpu: &GpuFacts, settings: &Mig) -> Result<(), ModeError> {
         let lock = self.gpu_lock(&gpu.uuid);
         let guard = lock.lock();

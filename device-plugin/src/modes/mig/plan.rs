@@ -11,7 +11,6 @@ use crate::host_device::placement_of;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
-    /// The instances that stay.
     pub keep: Vec<MigPlacement>,
     /// The driver's ids of the instances to destroy.
     pub destroy: Vec<u32>,
