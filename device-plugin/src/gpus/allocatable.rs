@@ -14,6 +14,7 @@ use aliquot_profiles::{Defaults, Mode, Reservation};
 
 use crate::gpus::namespace_reservations;
 use crate::modes;
+use crate::node_view::NodeCondition;
 
 /// Device ids that living pods use, by resource.
 pub type AllocatedIds = BTreeMap<String, DeviceIds>;
@@ -29,8 +30,8 @@ pub struct NodeLayout {
     pub removed_resources: BTreeSet<String>,
     /// Pods to evict from GPUs whose mode changes.
     pub evict: Vec<RefusedPod>,
-    /// Status, reason and message of the profile condition; `None` without a configuration.
-    pub profile: Option<[String; 3]>,
+    /// The profile condition; `None` without a configuration.
+    pub profile: Option<NodeCondition>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,7 +37,7 @@ use crate::layout::stored_layout::{StoredLayout, StoredLayoutError, mode_name};
 use crate::layout::transition::{self, ChangeStep, GpuState, PendingAction, TransitionInputs};
 use crate::metrics::{Metrics, count};
 use crate::modes::{self, SharingModes};
-use crate::node_view::NodeView;
+use crate::node_view::{NodeCondition, NodeView};
 use crate::pods::pod::Phase;
 
 /// The interval between two reconciliations without an event: the configuration is compared by its
@@ -207,17 +207,17 @@ impl LayoutReconciler {
         let is_new = state.reported_condition.as_ref() != Some(&condition);
         if self.configuration.is_some() && (is_new || state.reported_hash != state.hash) {
             let profile = state.layout.profile.as_deref();
-            let applied = condition[1] == "Applied";
-            self.metrics.set_profile(profile, state.hash, applied);
+            self.metrics
+                .set_profile(profile, state.hash, condition.holds);
             state.reported_hash = state.hash;
         }
         if self.configuration.is_some() && is_new {
             tracing::info!(
-                reason = condition[1],
-                message = condition[2],
+                reason = condition.reason,
+                message = condition.message,
                 "profile status changed"
             );
-            if condition[1] != "Changing" {
+            if condition.reason != "Changing" {
                 self.notes
                     .send(profile_status::note(&self.node, &condition));
             }
@@ -432,7 +432,7 @@ pub struct ReconcilerState {
     cordoned_since: BTreeMap<GpuUuid, Instant>,
     busy: BTreeSet<GpuUuid>,
     failures: BTreeMap<GpuUuid, StepFailure>,
-    reported_condition: Option<[String; 3]>,
+    reported_condition: Option<NodeCondition>,
     /// The hash of the configuration that was read last, and of the one in the metrics.
     hash: Option<u64>,
     reported_hash: Option<u64>,

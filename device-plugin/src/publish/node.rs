@@ -149,7 +149,7 @@ impl NodeWriter {
         for (kind, condition) in conditions::outdated(node, &pods, lost, &current) {
             let patch = conditions::patch(kind, &condition);
             self.put(&Patch::Strategic(patch), true).await?;
-            let [status, _, message] = condition;
+            let (status, message) = (condition.status(), condition.message);
             tracing::warn!(kind, status, message, "wrote condition");
         }
         Ok(())

@@ -6,6 +6,7 @@ pub mod hook;
 pub mod monitor;
 
 use crate::gpus::inventory::{RuntimeProblem, RuntimeStatus};
+use crate::node_view::NodeCondition;
 use config::ContainerdConfig;
 
 /// The first containerd with CDI, and the first that enables it by default.
@@ -102,21 +103,20 @@ fn cdi_problem(
     }
 }
 
-/// Status, reason and message of the node's condition.
-pub fn condition(problems: &[RuntimeProblem]) -> [String; 3] {
+pub fn condition(problems: &[RuntimeProblem]) -> NodeCondition {
     let Some(worst) = problems
         .iter()
         .find(|problem| problem.blocks)
         .or_else(|| problems.first())
     else {
         let words = "the container runtime is set up to give containers their GPUs";
-        return ["False", "RuntimeComplete", words].map(str::to_owned);
+        return NodeCondition::new(false, "RuntimeComplete", words);
     };
     let texts: Vec<&str> = problems
         .iter()
         .map(|problem| problem.text.as_str())
         .collect();
-    ["True".to_owned(), worst.reason.to_owned(), texts.join("; ")]
+    NodeCondition::new(true, worst.reason, texts.join("; "))
 }
 
 #[cfg(test)]

@@ -107,7 +107,8 @@ impl RuntimeMonitor {
         if before == Some(now) || before.is_none() && now.is_empty() {
             return;
         }
-        let [_, reason, text] = condition(now);
+        let condition = condition(now);
+        let (reason, text) = (condition.reason, condition.message);
         tracing::warn!(reason, text, "container runtime check");
         self.notes.send(EventNote {
             pod: PodRef::node(&self.node),
