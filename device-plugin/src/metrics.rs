@@ -279,6 +279,10 @@ impl Metrics {
     }
 }
 
+pub(crate) fn set_count(gauge: &Gauge, number: usize) {
+    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
 pub(crate) fn count(family: &Family<Outcome, Counter>, outcome: &'static str) {
     family.get_or_create(&Outcome { outcome }).inc();
 }

@@ -26,7 +26,7 @@ use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
 use crate::gpus::inventory::MonitorReports;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
 use crate::paths::Paths;
 use crate::pods::pod::Phase;
 use aliquot_node_state::accepted::{self, AcceptedAllocation};
@@ -75,9 +75,7 @@ pub async fn run(
                 Ok(Ok(found)) => {
                     let now = Instant::now();
                     let now_lost = missing_long_enough(&mut missing, found, now);
-                    metrics
-                        .checkpoint_lost
-                        .set(i64::try_from(now_lost.len()).unwrap_or(i64::MAX));
+                    set_count(&metrics.checkpoint_lost, now_lost.len());
                     let undecided = now_lost.len() < missing.len();
                     lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
                 }
@@ -177,9 +175,8 @@ fn try_once(
     let accepted: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
     drop(store);
     let accepted = || accepted.iter().map(|one| &**one);
-    let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    metrics.accepted.set(number(accepted().count()));
-    metrics.damaged_shares.set(number(damaged.len()));
+    set_count(&metrics.accepted, accepted().count());
+    set_count(&metrics.damaged_shares, damaged.len());
 
     let published = &known.published;
     let node = published.get();

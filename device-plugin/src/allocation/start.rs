@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
-use aliquot_core::inventory::RefusedPod;
 use futures::future::BoxFuture;
 use parking_lot::MutexGuard;
 use thiserror::Error;
@@ -279,12 +278,8 @@ impl ContainerStarter {
     /// Publishes a refusal, so that the scheduler can evict the pod.
     fn refuse(&self, pod: Option<&Pod>, refusal: Refusal) -> StartError {
         if let Some(pod) = pod {
-            self.allocations.published.add_refused(RefusedPod {
-                pod: pod.uid.clone(),
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                reason: refusal.to_string(),
-            });
+            let refused = pod.refused(refusal.to_string());
+            self.allocations.published.add_refused(refused);
         }
         StartError::Refused(refusal)
     }

@@ -266,12 +266,10 @@ pub fn evictions(affected: &[(Arc<Pod>, DeviceFailure)]) -> Vec<RefusedPod> {
         .iter()
         .filter(|(pod, failure)| is_evictable(pod, failure));
     for (pod, failure) in leaving {
-        found.entry(&pod.uid).or_insert_with(|| RefusedPod {
-            pod: pod.uid.clone(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            reason: format!("{}: {}", failure.gpu, failure.cause),
-        });
+        let reason = || format!("{}: {}", failure.gpu, failure.cause);
+        found
+            .entry(&pod.uid)
+            .or_insert_with(|| pod.refused(reason()));
     }
     found.into_values().collect()
 }

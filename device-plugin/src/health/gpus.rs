@@ -22,7 +22,7 @@ use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
 use crate::health::errors::ErrorRecord;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
 
 /// The longest wait for driver events; health is read after each.
 const EVENT_WAIT: Duration = Duration::from_secs(2);
@@ -205,9 +205,7 @@ impl HealthMonitor {
         let pods = self.allocations.pods.in_order();
         let shares = self.accepted();
         failed.extend(device_failures::unlisted(&state.facts, &shares, &pods));
-        self.metrics
-            .unhealthy_gpus
-            .set(i64::try_from(failed.len()).unwrap_or(i64::MAX));
+        set_count(&self.metrics.unhealthy_gpus, failed.len());
         let synced = self.allocations.pods.synced();
         match self.allocations.entries() {
             Ok(entries) => {

@@ -18,7 +18,7 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::inventory::TakenResource;
 use crate::kubelet::proto::HEALTHY;
 use crate::kubelet::proto::v1beta1::Device;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
 use crate::node_view::NodeCondition;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
@@ -242,8 +242,7 @@ impl ResourceOwnerMonitor {
         };
         let taken = owners.check(&advertised, &registered, &entries, Instant::now());
         let ids = taken.iter().map(|one| one.ids.len()).sum::<usize>();
-        let ids = i64::try_from(ids).unwrap_or(i64::MAX);
-        self.metrics.foreign_device_ids.set(ids);
+        set_count(&self.metrics.foreign_device_ids, ids);
         if node.taken_resources.as_deref().unwrap_or_default() != taken.as_slice() {
             let event = note(&self.node, &taken);
             tracing::warn!(reason = event.reason, text = event.text);

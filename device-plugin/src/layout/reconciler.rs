@@ -35,7 +35,7 @@ use crate::layout::device_users::{self, DeviceUsers, UserSources};
 use crate::layout::profile_status::{self, StepError};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError, mode_name};
 use crate::layout::transition::{self, ChangeStep, GpuState, PendingAction, TransitionInputs};
-use crate::metrics::{Metrics, count};
+use crate::metrics::{Metrics, count, set_count};
 use crate::modes::{self, SharingModes};
 use crate::node_view::{NodeCondition, NodeView};
 use crate::pods::pod::Phase;
@@ -202,8 +202,7 @@ impl LayoutReconciler {
         self.metrics
             .profile_error
             .set(i64::from(profile_error.is_some()));
-        let changing = i64::try_from(state.changing_count()).unwrap_or(i64::MAX);
-        self.metrics.changing_gpus.set(changing);
+        set_count(&self.metrics.changing_gpus, state.changing_count());
         let is_new = state.reported_condition.as_ref() != Some(&condition);
         if self.configuration.is_some() && (is_new || state.reported_hash != state.hash) {
             let profile = state.layout.profile.as_deref();
@@ -408,12 +407,9 @@ fn evictions(layout: &StoredLayout, users: &BTreeMap<GpuUuid, DeviceUsers>) -> V
         }
         let to = mode_name(&change.to);
         for pod in users.pods.iter().filter(|pod| !pod.mirror) {
-            evict.push(RefusedPod {
-                pod: pod.uid.clone(),
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                reason: format!("{uuid} changes to mode {to}, as the profile of its node requires"),
-            });
+            let reason =
+                format!("{uuid} changes to mode {to}, as the profile of its node requires");
+            evict.push(pod.refused(reason));
         }
     }
     evict

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::RefusedPod;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, quantity};
@@ -89,6 +90,16 @@ impl Pod {
     /// `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Its entry in the inventory that has the scheduler evict it.
+    pub fn refused(&self, reason: String) -> RefusedPod {
+        RefusedPod {
+            pod: self.uid.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            reason,
+        }
     }
 
     /// What its annotation has of each device; `None` where that cannot be read.
