@@ -252,8 +252,8 @@ pub(crate) fn health(gpu: &str, health: DriverHealth) -> DeviceHealth {
     }
 }
 
-/// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three replicas under
-/// a resource name of its own.
+/// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three
+/// replicas under a resource name of its own.
 pub(crate) fn mixed_layout() -> NodeLayout {
     use aliquot_profiles::mode;
 

@@ -230,7 +230,7 @@ impl Preparer {
         let gpus = grants
             .iter()
             .filter_map(|grant| node.inventory.gpu(&grant.gpu));
-        let allowed = AllowedCapabilities::of_all(gpus, &node.layout);
+        let allowed = AllowedCapabilities::on_all(gpus, &node.layout);
         setup
             .variables
             .extend(allowed.map(AllowedCapabilities::variable));

@@ -301,8 +301,9 @@ impl HealthMonitor {
     }
 }
 
-/// The result of `call`, a call of the driver, which has no deadline of its own. `report` gets the reason while the driver is late, and `None` once it has
-/// answered. Returns `None` when `stop` is cancelled first.
+/// The result of `call`, a call of the driver, which has no deadline of its own; `None` when `stop`
+/// is cancelled first. `report` gets the reason while the driver is late, and `None` once it has
+/// answered.
 async fn await_driver<T>(
     call: impl Future<Output = T>,
     report: &impl Fn(Option<String>),

@@ -187,9 +187,11 @@ impl LayoutReconciler {
         resources: &BTreeSet<String>,
         changed: bool,
     ) {
-        let failures = state.failures.iter();
-        let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.error.clone()));
-        let failures = failures.collect();
+        let failures = state
+            .failures
+            .iter()
+            .map(|(uuid, failure)| (uuid.clone(), failure.error.clone()))
+            .collect();
         let (layout, profile_error) = (&state.layout, state.profile_error.as_ref());
         let condition = profile_status::condition(
             layout,
