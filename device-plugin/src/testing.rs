@@ -289,16 +289,9 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::DriverInventory {
         uuid: (*uuid).to_owned(),
         index,
         minor: Some(index),
-        pci_bus_id: None,
-        pci_device_id: None,
         model: "NVIDIA A100-SXM4-80GB".to_owned(),
         memory: Mib(10_000),
-        reserved: None,
-        compute_capability: None,
-        numa: None,
-        mig: aliquot_nvml::MigMode::default(),
-        layout: aliquot_nvml::MigLayout::default(),
-        links: std::collections::BTreeMap::new(),
+        ..aliquot_nvml::GpuFacts::default()
     };
     aliquot_nvml::DriverInventory {
         driver_version: "580.82".to_owned(),

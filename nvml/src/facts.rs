@@ -18,7 +18,7 @@ pub struct DriverInventory {
     pub notes: Vec<Note>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
     /// `GPU-…`.
     pub uuid: String,
