@@ -126,7 +126,8 @@ fn rereads_share_that_was_unreadable() {
 
 #[test]
 fn container_runs_in_its_last_directory() {
-    let written = r#"[{"name":"GPU-a-0-1","container":"i"},{"name":"GPU-a-1-2","container":"main"}]"#;
+    let written =
+        r#"[{"name":"GPU-a-0-1","container":"i"},{"name":"GPU-a-1-2","container":"main"}]"#;
     assert!(WRITTEN.contains(written));
     let name = |name: &str| format!(r#"{{"name":"{name}","container":"main"}}"#);
     for (first, last) in [("GPU-a-0-1", "GPU-a-1-2"), ("GPU-a-1-2", "GPU-a-0-1")] {

@@ -188,11 +188,11 @@ fn try_once(
     let unreadable = collect::unreadable(&entries, &pods);
     published.set_holders(foreign, orphaned, unreadable);
     published.retain_refused(|uid| pods.iter().any(|pod| pod.uid == *uid));
-    let unmanaged = paths.unmanaged.as_deref();
+    let held = paths.unmanaged.as_deref();
     published.set_monitor_reports(MonitorReports {
         unmeasured: monitor_reports::read(&paths.unmeasured).unwrap_or_default(),
         uncorrected: monitor_reports::read(&paths.uncorrected),
-        unmanaged: unmanaged.and_then(monitor_reports::read).unwrap_or_default(),
+        unmanaged: held.and_then(monitor_reports::read).unwrap_or_default(),
     });
 
     problems.extend(preparer.refresh()?.problems);
