@@ -193,6 +193,39 @@ impl Geometry {
         starts.filter(move |&start| !many && self.open(found, start, taken))
     }
 
+    /// Whether `accepts` takes one of the ways to place instances of these profiles together: it gets
+    /// each way, and none twice where equal profiles follow each other.
+    pub fn any_placement(
+        &self,
+        profiles: &[usize],
+        accepts: &mut dyn FnMut(&[Instance]) -> bool,
+    ) -> bool {
+        self.any_placement_beside(&mut Vec::new(), profiles, accepts)
+    }
+
+    fn any_placement_beside(
+        &self,
+        placed: &mut Vec<Instance>,
+        profiles: &[usize],
+        accepts: &mut dyn FnMut(&[Instance]) -> bool,
+    ) -> bool {
+        let Some((&profile, rest)) = profiles.split_first() else {
+            return accepts(placed);
+        };
+        let alike = placed.last().filter(|last| last.profile == profile);
+        let after = alike.map(|last| last.start);
+        let starts: Vec<u8> = self.starts(profile, placed).collect();
+        for start in starts.into_iter().filter(|start| Some(*start) > after) {
+            placed.push(Instance::busy(profile, start));
+            let found = self.any_placement_beside(placed, rest, accepts);
+            placed.pop();
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+
     /// The memory slices, one bit each, and the number of compute slices that these leave
     /// free.
     pub fn left(&self, beside: &[Instance]) -> (u16, u8) {

@@ -11,10 +11,12 @@ use aliquot_core::{Mib, PodUid};
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
+use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_nvml::{self as nvml, Driver, DriverAccess, NvmlError};
 use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::ListParams;
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -34,7 +36,7 @@ use crate::allocation::start::{ContainerStarter, Lookup};
 use crate::allocation::validation::Validator;
 use crate::container_edits::driver_spec::SpecGenerator;
 use crate::container_edits::injection::{self, InstalledLimiter};
-use crate::driver_wait::{self, DriverWaitError};
+use crate::driver_wait;
 use crate::files::{self, FileError};
 use crate::gpus::inventory::NodePublisher;
 use crate::health::errors::ErrorRecord;
@@ -43,6 +45,7 @@ use crate::health::mps::MpsMonitor;
 use crate::kubelet::plugin::CallHandlers;
 use crate::kubelet::plugins;
 use crate::kubelet::resource_owner::{AdvertisedLists, ResourceOwnerMonitor};
+use crate::kubelet::topology;
 use crate::layout::reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::metrics::Metrics;
@@ -51,9 +54,11 @@ use crate::node_view::NodeView;
 use crate::paths::Paths;
 use crate::pods::Pods;
 use crate::pods::pod::Pod;
+use crate::publish::capacity::CapacityResources;
 use crate::publish::cleanup;
 use crate::publish::device_metrics::DeviceCollector;
-use crate::publish::objects::watch_objects;
+use crate::publish::node::{self, NodeWriter};
+use crate::publish::objects::{NodeIndex, PodIndex, clear_errors, report_pod_freshness};
 use crate::runtime::monitor::RuntimeMonitor;
 use crate::selinux;
 use crate::settings::Settings;
@@ -75,15 +80,13 @@ pub enum AgentError {
     Signals(std::io::Error),
     #[error(transparent)]
     Admin(#[from] AdminError),
-    #[error(transparent)]
-    DriverWait(#[from] DriverWaitError),
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Waits for the driver, and runs the agent until a signal ends it.
+/// Runs the agent until a signal ends it.
 pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let readiness = Readiness::new([REGISTERED, INVENTORY, PODS]);
     // No Service sends requests here: nothing to wait for before stopping.
@@ -92,33 +95,51 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let (library, root) = (settings.nvml_library.clone(), settings.driver_root.clone());
     let xids = settings.xid_actions.clone();
-    let open = move || {
-        nvml::Nvml::open(nvml::Options {
+    let open = move || -> Result<Arc<dyn Driver>, NvmlError> {
+        Ok(Arc::new(nvml::Nvml::open(nvml::Options {
             library: nvml::root::library(&library, root.as_deref())?,
             xids: xids.clone(),
-        })
+        })?))
     };
-    let driver = driver_wait::open(&settings, &client, &readiness, open, &stop).await?;
-    let Some(driver) = driver else { return Ok(()) };
     let work = stop.child_token();
-    run(settings.clone(), Arc::new(driver), client, readiness, work).await?;
+    run(settings.clone(), open, client, readiness, work).await?;
     if stop.is_cancelled() {
         return Ok(());
     }
     Ok(admin::serve_after_cleanup(&settings, stop).await?)
 }
 
-#[allow(
-    clippy::too_many_lines,
-    reason = "the parts in the order of their start"
-)]
-pub async fn run(
+/// What the tasks of an agent share.
+struct Agent {
     settings: Settings,
-    driver: Arc<dyn Driver>,
     client: Client,
     readiness: Readiness,
     stop: CancellationToken,
-) -> Result<(), AgentError> {
+    tasks: TaskTracker,
+    supervisor: TaskSupervisor,
+    notes: EventSender,
+    metrics: Metrics,
+    allocations: Arc<NodeAllocations>,
+    handlers: Arc<CallHandlers>,
+    generator: Arc<SpecGenerator>,
+    /// Our Node object as it was last seen.
+    node_view: watch::Sender<Option<NodeView>>,
+}
+
+/// The running pods that the kubelet's checkpoint does not list.
+type LostPods = Option<BTreeSet<PodUid>>;
+
+/// Runs an agent, once `open` opens the driver, until `stop`.
+pub async fn run<F>(
+    settings: Settings,
+    open: F,
+    client: Client,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> Result<(), AgentError>
+where
+    F: Fn() -> Result<Arc<dyn Driver>, NvmlError> + Clone + Send + 'static,
+{
     let (metrics, mut registry) = Metrics::registered();
     let collected = Arc::<OnceLock<NodePublisher>>::default();
     registry.register_collector(Box::new(DeviceCollector(Arc::clone(&collected))));
@@ -126,123 +147,264 @@ pub async fn run(
     let admin = admin::serve(&settings, &client, &readiness, registry, stop.clone()).await?;
     let tasks = TaskTracker::new();
     tasks.spawn(admin);
-    let (facts, _) = readings(&driver).await?;
-    log_driver_problems(&facts);
-    let paths = settings.paths();
-    files::directory(&paths.container_directories, 0o700)?;
-    files::directory(&paths.cdi, 0o755)?;
-    create_driver_access(&settings);
-    let limiter = install_limiter(&settings, &paths)?;
-    selinux::label_state(
-        &settings.selinux_label,
-        &paths.container_directories,
-        &paths.limiter,
-        &paths.mps,
-    );
-    let store = Store::open(paths.accepted.clone())?;
-    let modes = SharingModes::new(&driver, &settings.state_dir);
-    let errors = ErrorRecord::of_this_boot(settings.state_dir.join("health.json"));
-    driver.restore_errors(errors.load());
-    let state = initial_state(&settings, &facts, &modes, &store, &paths)?;
-    // Applying the layout may have changed modes and MIG instances.
-    let (facts, health) = readings(&driver).await?;
-    let layout = state.node_layout(&settings.resource_name);
-    let published = NodePublisher::new(facts.clone(), health.clone(), layout);
-    published.set_host_reserve(settings.host_memory_reserve.map(Mib));
-    collected.get_or_init(|| published.clone());
-    let pods = Pods::default();
-    let allocations = Arc::new(NodeAllocations {
-        default_resource: settings.resource_name.clone(),
-        paths: paths.clone(),
-        modes,
-        pods: pods.clone(),
-        published: published.clone(),
-        store: Mutex::new(store),
-        checkpoint: CheckpointCache::default(),
-    });
-    let handlers = call_handlers(&settings, &allocations, limiter, &client, &metrics);
-    let preparer = &handlers.starter.preparer;
-    let generator = Arc::new(SpecGenerator::new(&paths, settings.toolkit.clone()));
-    generator.start(&facts).await;
-    refresh(preparer).await?;
-
-    let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
-    let notes = event_queue(&tasks, &client, &stop);
-    let policy = settings.health_policy();
-    let (watched, counted) = (Arc::clone(&allocations), metrics.clone());
-    let daemons = MpsMonitor::new(&settings.state_dir, &driver, &allocations, &notes, &metrics);
-    let supervisor = TaskSupervisor::new(&tasks, &stop);
-    supervisor.spawn("mps", daemons.run(stop.clone()));
-    let (read, events) = ((facts, health), notes.clone());
-    let health_monitor = spawn_blocking(move || {
-        HealthMonitor::new(driver, errors, watched, policy, events, counted, read)
-    });
-    let health_monitor = health_monitor.await?;
-    let driver_watch = Arc::clone(&health_monitor)
-        .watch_driver(condition_reporter(&readiness, DRIVER), stop.clone());
-    supervisor.spawn("health", driver_watch);
-    supervisor.spawn("pods", Arc::clone(&health_monitor).watch_pods(stop.clone()));
-    let node_view = watch::Sender::new(None::<NodeView>);
-    let withdrawn = cleanup::on_request(&tasks, &node_view, &published, &stop);
-    let reconciler = LayoutReconciler {
-        configuration: settings.profiles_config.clone(),
-        defaults: settings.defaults(),
-        layout_file: paths.layout.clone(),
-        allocations: Arc::clone(&allocations),
-        health: Arc::clone(&health_monitor),
-        node: settings.node_name.clone(),
-        notes: notes.clone(),
-        metrics: metrics.clone(),
+    let node = &settings.node_name;
+    let opened = driver_wait::open(node, &client, &readiness, &metrics, open, &stop).await?;
+    let Some(driver) = opened else {
+        tasks.close();
+        tasks.wait().await;
+        return Ok(());
     };
-    let reconciling = reconciler.run(state, node_view.subscribe(), stop.clone());
-    supervisor.spawn("layout", reconciling);
-    let hook = handlers.starter.preparer.limiter();
-    let hook = hook.map(|limiter| limiter.hook.clone());
-    let runtime = RuntimeMonitor::new(
-        &settings,
-        client.clone(),
-        &published,
-        &notes,
-        &generator,
-        hook,
+    let PreparedNode {
+        allocations,
+        limiter,
+        errors,
+        layout,
+        readings,
+    } = PreparedNode::new(&settings, &driver).await?;
+    collected.get_or_init(|| allocations.published.clone());
+    let toolkit = settings.toolkit.clone();
+    let agent = Agent {
+        supervisor: TaskSupervisor::new(&tasks, &stop),
+        notes: event_queue(&tasks, &client, &stop),
+        handlers: call_handlers(&settings, &allocations, limiter, &client, &metrics),
+        generator: Arc::new(SpecGenerator::new(&allocations.paths, toolkit)),
+        node_view: watch::Sender::new(None),
+        settings,
+        client,
+        readiness,
+        stop,
+        tasks,
+        metrics,
+        allocations,
+    };
+    let withdrawn = cleanup::on_request(
+        &agent.tasks,
+        &agent.node_view,
+        &agent.allocations.published,
+        &agent.stop,
     );
-    let generating = generator.run(published.clone(), stop.clone());
-    supervisor.spawn("nvidia-cdi", generating);
-    supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));
-    let shown = node_view.subscribe();
-    watch_objects(
-        &settings,
-        &client,
-        &pods,
-        &published,
-        &health_monitor,
-        node_view,
-        lost_rx,
-        &readiness,
-        &metrics,
-        &tasks,
-        &stop,
-    );
-    let plugins = plugins::register_all(
-        paths.plugins,
-        Arc::clone(&handlers),
-        shown,
-        condition_reporter(&readiness, REGISTERED),
-        stop.clone(),
-    );
-    supervisor.spawn("plugins", plugins);
-    spawn_housekeeping(&settings, &supervisor, &handlers, lost_tx, &notes, &stop);
-    let resizes = resize::run(Arc::clone(&handlers.starter), stop.clone());
-    supervisor.spawn("resizes", resizes);
-    tasks.close();
-    tasks.wait().await;
+    agent.generator.start(&readings.0).await;
+    refresh(&agent.handlers.starter.preparer).await?;
+    let (lost_tx, lost_rx) = watch::channel(LostPods::None);
+    let health = agent.start_health(driver, errors, layout, readings).await?;
+    agent.start_publishing(health, lost_rx);
+    agent.start_kubelet(lost_tx);
+    agent.tasks.close();
+    agent.tasks.wait().await;
     if withdrawn.load(Ordering::Relaxed) {
-        cleanup::clean_up(&allocations, &client, &settings).await;
+        cleanup::clean_up(&agent.allocations, &agent.client, &agent.settings).await;
         return Ok(());
     }
-    supervisor
-        .failed_task()
-        .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
+    let failed = agent.supervisor.failed_task();
+    failed.map_or(Ok(()), |name| Err(AgentError::Ended(name)))
+}
+
+impl Agent {
+    /// Watches the GPUs and the MPS daemons, and gives each GPU the mode of the node's profile.
+    async fn start_health(
+        &self,
+        driver: Arc<dyn Driver>,
+        errors: ErrorRecord,
+        layout: ReconcilerState,
+        readings: Readings,
+    ) -> Result<Arc<HealthMonitor>, AgentError> {
+        let stop = || self.stop.clone();
+        let daemons = MpsMonitor::new(
+            &self.settings.state_dir,
+            &driver,
+            &self.allocations,
+            &self.notes,
+            &self.metrics,
+        );
+        self.supervisor.spawn("mps", daemons.run(stop()));
+        let (allocations, policy) = (Arc::clone(&self.allocations), self.settings.health_policy());
+        let (notes, metrics) = (self.notes.clone(), self.metrics.clone());
+        let health = spawn_blocking(move || {
+            HealthMonitor::new(
+                driver,
+                errors,
+                allocations,
+                policy,
+                notes,
+                metrics,
+                readings,
+            )
+        });
+        let health = health.await?;
+        let report = condition_reporter(&self.readiness, DRIVER);
+        let driver_watch = Arc::clone(&health).watch_driver(report, stop());
+        self.supervisor.spawn("health", driver_watch);
+        self.supervisor
+            .spawn("pods", Arc::clone(&health).watch_pods(stop()));
+        let reconciler = LayoutReconciler {
+            configuration: self.settings.profiles_config.clone(),
+            defaults: self.settings.defaults(),
+            layout_file: self.allocations.paths.layout.clone(),
+            allocations: Arc::clone(&self.allocations),
+            health: Arc::clone(&health),
+            node: self.settings.node_name.clone(),
+            notes: self.notes.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let reconciling = reconciler.run(layout, self.node_view.subscribe(), stop());
+        self.supervisor.spawn("layout", reconciling);
+        Ok(health)
+    }
+
+    /// Watches our Node and its pods, the kubelet's configuration and the container runtime, and
+    /// keeps the Node object as it should be.
+    fn start_publishing(&self, health: Arc<HealthMonitor>, lost: watch::Receiver<LostPods>) {
+        let (settings, published) = (&self.settings, &self.allocations.published);
+        let stop = || self.stop.clone();
+        let limiter = self.handlers.starter.preparer.limiter();
+        let hook = limiter.map(|limiter| limiter.hook.clone());
+        let runtime = RuntimeMonitor::new(settings, published, &self.notes, &self.generator, hook);
+        let generating = Arc::clone(&self.generator).run(published.clone(), stop());
+        self.supervisor.spawn("nvidia-cdi", generating);
+        let inspecting = runtime.run(self.node_view.subscribe(), stop());
+        self.supervisor.spawn("runtime", inspecting);
+
+        let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
+        // Before anything is advertised to the kubelet.
+        topology::refresh(policy, &kubelet, published);
+        let policy_watch = topology::run(policy, kubelet, published.clone(), stop());
+        self.tasks.spawn(policy_watch);
+        let name = &settings.node_name;
+        let nodes: Api<api::Node> = Api::all(self.client.clone());
+        self.tasks.spawn(drive(
+            nodes.clone(),
+            watcher::Config::default().fields(&format!("metadata.name={name}")),
+            Arc::new(NodeIndex(self.node_view.clone())),
+            Freshness::default(),
+            stop(),
+        ));
+        let freshness = Freshness::default();
+        self.tasks.spawn(drive(
+            Api::<api::Pod>::all(self.client.clone()),
+            watcher::Config::default().fields(&format!("spec.nodeName={name}")),
+            Arc::new(PodIndex(self.allocations.pods.clone())),
+            freshness.clone(),
+            stop(),
+        ));
+        let report = condition_reporter(&self.readiness, PODS);
+        self.tasks
+            .spawn(report_pod_freshness(freshness, report, stop()));
+        let writer = NodeWriter {
+            nodes,
+            name: name.clone(),
+            published: published.clone(),
+            resource: settings.resource_name.clone(),
+            capacity: CapacityResources::from_settings(settings),
+            pods: self.allocations.pods.clone(),
+            view: self.node_view.clone(),
+            metrics: self.metrics.clone(),
+            clear: clear_errors(health),
+            taken: Mutex::default(),
+        };
+        let report = condition_reporter(&self.readiness, INVENTORY);
+        self.tasks
+            .spawn(node::reconcile(writer, lost, report, stop()));
+    }
+
+    /// Serves the kubelet, and keeps the files of containers.
+    fn start_kubelet(&self, lost: watch::Sender<LostPods>) {
+        let (starter, metrics) = (&self.handlers.starter, || self.metrics.clone());
+        let (notes, stop) = (|| self.notes.clone(), || self.stop.clone());
+        let plugins = plugins::register_all(
+            self.allocations.paths.plugins.clone(),
+            Arc::clone(&self.handlers),
+            self.node_view.subscribe(),
+            condition_reporter(&self.readiness, REGISTERED),
+            stop(),
+        );
+        self.supervisor.spawn("plugins", plugins);
+        let interval = Duration::from_secs(self.settings.housekeeping_seconds);
+        let housekeeping = housekeeping::run(
+            Arc::clone(&starter.preparer),
+            PathBuf::from("/proc"),
+            interval,
+            lost,
+            notes(),
+            metrics(),
+            stop(),
+        );
+        self.supervisor.spawn("housekeeping", housekeeping);
+        let owners = ResourceOwnerMonitor {
+            allocations: Arc::clone(&self.allocations),
+            advertised: self.handlers.advertised.clone(),
+            node: self.settings.node_name.clone(),
+            notes: notes(),
+            metrics: metrics(),
+        };
+        self.supervisor
+            .spawn("resource-owners", owners.run(interval, stop()));
+        let instances = instance_check::run(
+            Arc::clone(&self.allocations),
+            Duration::from_secs(self.settings.audit_seconds),
+            notes(),
+            metrics(),
+            stop(),
+        );
+        self.supervisor.spawn("mig-instances", instances);
+        let resizes = resize::run(Arc::clone(starter), stop());
+        self.supervisor.spawn("resizes", resizes);
+    }
+}
+
+/// The driver's facts about the GPUs, and their health.
+type Readings = (nvml::DriverInventory, Vec<nvml::DeviceHealth>);
+
+/// A node with the agent's files, whose GPUs are set up as they were when the last agent ended.
+struct PreparedNode {
+    allocations: Arc<NodeAllocations>,
+    limiter: Option<InstalledLimiter>,
+    errors: ErrorRecord,
+    layout: ReconcilerState,
+    readings: Readings,
+}
+
+impl PreparedNode {
+    async fn new(settings: &Settings, driver: &Arc<dyn Driver>) -> Result<Self, AgentError> {
+        let (facts, _) = readings(driver).await?;
+        log_driver_problems(&facts);
+        let paths = settings.paths();
+        files::directory(&paths.container_directories, 0o700)?;
+        files::directory(&paths.cdi, 0o755)?;
+        create_driver_access(settings);
+        let limiter = install_limiter(settings, &paths)?;
+        selinux::label_state(
+            &settings.selinux_label,
+            &paths.container_directories,
+            &paths.limiter,
+            &paths.mps,
+        );
+        let store = Store::open(paths.accepted.clone())?;
+        let modes = SharingModes::new(driver, &settings.state_dir);
+        let errors = ErrorRecord::of_this_boot(settings.state_dir.join("health.json"));
+        driver.restore_errors(errors.load());
+        let layout = initial_state(settings, &facts, &modes, &store, &paths)?;
+        // Applying the layout may have changed modes and MIG instances.
+        let (facts, health) = readings(driver).await?;
+        let node_layout = layout.node_layout(&settings.resource_name);
+        let published = NodePublisher::new(facts.clone(), health.clone(), node_layout);
+        published.set_host_reserve(settings.host_memory_reserve.map(Mib));
+        let allocations = Arc::new(NodeAllocations {
+            default_resource: settings.resource_name.clone(),
+            paths,
+            modes,
+            pods: Pods::default(),
+            published,
+            store: Mutex::new(store),
+            checkpoint: CheckpointCache::default(),
+        });
+        Ok(Self {
+            allocations,
+            limiter,
+            errors,
+            layout,
+            readings: (facts, health),
+        })
+    }
 }
 
 fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> EventSender {
@@ -277,43 +439,6 @@ fn call_handlers(
     })
 }
 
-fn spawn_housekeeping(
-    settings: &Settings,
-    supervisor: &TaskSupervisor,
-    handlers: &CallHandlers,
-    lost: watch::Sender<Option<BTreeSet<PodUid>>>,
-    notes: &EventSender,
-    stop: &CancellationToken,
-) {
-    let interval = Duration::from_secs(settings.housekeeping_seconds);
-    let housekeeping = housekeeping::run(
-        Arc::clone(&handlers.starter.preparer),
-        PathBuf::from("/proc"),
-        interval,
-        lost,
-        notes.clone(),
-        handlers.metrics.clone(),
-        stop.clone(),
-    );
-    supervisor.spawn("housekeeping", housekeeping);
-    let owners = ResourceOwnerMonitor {
-        allocations: Arc::clone(&handlers.starter.allocations),
-        advertised: handlers.advertised.clone(),
-        node: settings.node_name.clone(),
-        notes: notes.clone(),
-        metrics: handlers.metrics.clone(),
-    };
-    supervisor.spawn("resource-owners", owners.run(interval, stop.clone()));
-    let instances = instance_check::run(
-        Arc::clone(&handlers.starter.allocations),
-        Duration::from_secs(settings.audit_seconds),
-        notes.clone(),
-        handlers.metrics.clone(),
-        stop.clone(),
-    );
-    supervisor.spawn("mig-instances", instances);
-}
-
 /// The stored layout, or that of a new node. Blocks while modes are applied.
 fn initial_state(
     settings: &Settings,
@@ -334,9 +459,7 @@ fn initial_state(
     tokio::task::block_in_place(|| ReconcilerState::start(stored, &inputs))
 }
 
-async fn readings(
-    driver: &Arc<dyn Driver>,
-) -> Result<(nvml::DriverInventory, Vec<nvml::DeviceHealth>), AgentError> {
+async fn readings(driver: &Arc<dyn Driver>) -> Result<Readings, AgentError> {
     let driver = Arc::clone(driver);
     let read = move || Ok::<_, NvmlError>((driver.inventory()?, driver.health()?));
     Ok(spawn_blocking(read).await??)

@@ -9,72 +9,51 @@ use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use thiserror::Error;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, AdminError, DRIVER};
+use crate::admin::DRIVER;
 use crate::metrics::Metrics;
 use crate::publish::conditions::{self, DRIVER_MISSING};
-use crate::settings::Settings;
 
 const RETRY: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Error)]
-pub enum DriverWaitError {
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    #[error("a blocking task panicked: {0}")]
-    Task(#[from] tokio::task::JoinError),
-}
-
 /// Opens the driver. While that fails, reports why and tries again, until `stop`, which returns
 /// `None`.
 pub(crate) async fn open<T, F>(
-    settings: &Settings,
+    node: &str,
     client: &Client,
     readiness: &Readiness,
+    metrics: &Metrics,
     open: F,
     stop: &CancellationToken,
-) -> Result<Option<T>, DriverWaitError>
+) -> Result<Option<T>, JoinError>
 where
     T: Send + 'static,
     F: Fn() -> Result<T, NvmlError> + Clone + Send + 'static,
 {
-    let mut error = match spawn_blocking(open.clone()).await? {
-        Ok(driver) => return Ok(Some(driver)),
-        Err(error) => error.to_string(),
-    };
-    let (metrics, registry) = Metrics::registered();
-    metrics.driver_missing.set(1);
-    let answered = stop.child_token();
-    let serving = admin::serve(settings, client, readiness, registry, answered.clone()).await?;
-    let serving = tokio::spawn(serving);
     let mut written = String::new();
-    let driver = loop {
+    loop {
+        let error = match spawn_blocking(open.clone()).await? {
+            Ok(driver) => {
+                metrics.driver_missing.set(0);
+                readiness.pass(DRIVER);
+                return Ok(Some(driver));
+            }
+            Err(error) => error.to_string(),
+        };
+        metrics.driver_missing.set(1);
         readiness.fail(DRIVER, error.clone());
         tracing::warn!(error, "waiting for the driver");
-        if written != error && write_condition(client, &settings.node_name, &error).await {
-            written.clone_from(&error);
+        if written != error && write_condition(client, node, &error).await {
+            written = error;
         }
         tokio::select! {
-            () = stop.cancelled() => break None,
+            () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(RETRY) => {}
         }
-        match spawn_blocking(open.clone()).await? {
-            Ok(driver) => break Some(driver),
-            Err(found) => error = found.to_string(),
-        }
-    };
-    // The agent serves at the same address from now on.
-    answered.cancel();
-    serving.await?;
-    if driver.is_some() {
-        tracing::info!("the driver answers");
-        readiness.pass(DRIVER);
     }
-    Ok(driver)
 }
 
 async fn write_condition(client: &Client, node: &str, error: &str) -> bool {
@@ -104,7 +83,6 @@ mod tests {
     use std::sync::Arc;
 
     use aliquot_nvml::root;
-    use clap::Parser as _;
     use parking_lot::Mutex;
     use serde_json::{Value, json};
 
@@ -115,9 +93,8 @@ mod tests {
     async fn waits_for_the_driver_and_reports_what_is_missing() {
         let driver = tempfile::tempdir().expect("tempdir");
         let path = driver.path().to_owned();
-        let line = ["agent", "--node-name", "n1", "--listen", "127.0.0.1:0"];
-        let settings = Settings::try_parse_from(line).expect("good flags");
         let (readiness, stop) = (Readiness::new([]), CancellationToken::new());
+        let metrics = Metrics::default();
         let patches = Arc::<Mutex<Vec<Value>>>::default();
         let recorded = Arc::clone(&patches);
         let client = api_server(move |patch| {
@@ -128,9 +105,11 @@ mod tests {
             let path = path.clone();
             move || root::library(Path::new("libnvidia-ml.so.1"), Some(&path))
         };
-        let mut waiting = Box::pin(open(&settings, &client, &readiness, library(), &stop));
+        let open = || open("n1", &client, &readiness, &metrics, library(), &stop);
+        let mut waiting = Box::pin(open());
         let wait = tokio::time::timeout(Duration::from_secs(10), &mut waiting);
         assert!(wait.await.is_err(), "returned without a driver");
+        assert_eq!(metrics.driver_missing.get(), 1);
         let reasons = readiness.reasons();
         assert!(
             reasons[0].contains("driver: libnvidia-ml.so.1 not found in the driver root"),
@@ -149,11 +128,11 @@ mod tests {
         let found = waiting.await.expect("no failure");
         assert!(found.is_some());
         assert!(readiness.reasons().is_empty());
+        assert_eq!(metrics.driver_missing.get(), 0);
 
         // A stop ends the wait.
         std::fs::remove_dir_all(&folder).expect("removed");
         stop.cancel();
-        let stopped = open(&settings, &client, &readiness, library(), &stop).await;
-        assert!(stopped.expect("no failure").is_none());
+        assert!(open().await.expect("no failure").is_none());
     }
 }

@@ -16,6 +16,7 @@ pub mod driver_wait;
 pub mod files;
 pub mod gpus;
 pub mod health;
+pub mod host_device;
 pub mod kubelet;
 pub mod layout;
 pub mod metrics;

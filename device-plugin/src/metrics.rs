@@ -257,7 +257,6 @@ impl Metrics {
         }
     }
 
-    /// Counts an XID.
     pub(crate) fn count_xid(&self, gpu: &str, code: u64, action: &'static str) {
         let gpu = gpu.to_owned();
         self.xids
@@ -280,7 +279,10 @@ impl Metrics {
     }
 }
 
-/// Counts one more of `outcome`.
+pub(crate) fn set_count(gauge: &Gauge, number: usize) {
+    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
 pub(crate) fn count(family: &Family<Outcome, Counter>, outcome: &'static str) {
     family.get_or_create(&Outcome { outcome }).inc();
 }

@@ -20,6 +20,28 @@ pub struct NodeView {
     pub resource_version: Option<String>,
 }
 
+/// A condition that our Node object should have, without its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCondition {
+    pub holds: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl NodeCondition {
+    pub fn new(holds: bool, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            holds,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    pub fn status(&self) -> &'static str {
+        if self.holds { "True" } else { "False" }
+    }
+}
+
 /// Ignores the resource version, which changes with every update of the node.
 impl PartialEq for NodeView {
     fn eq(&self, other: &Self) -> bool {

@@ -15,7 +15,6 @@ use crate::tmpfs;
 /// The type that every container may read and write.
 const CONTAINER_FILE: &str = "system_u:object_r:container_file_t:s0";
 const ATTRIBUTE: &str = "security.selinux";
-/// Longest label.
 const MAX_LENGTH: usize = 512;
 
 /// The label for files that containers use.

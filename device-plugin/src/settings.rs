@@ -44,12 +44,9 @@ pub struct Settings {
         default_value = "/usr/local/lib/aliquot"
     )]
     pub toolkit: PathBuf,
-    /// The container runtime's configuration file, where it is not at its default path
+    /// containerd's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
-    /// The `runtimeClassName` that the webhook sets on pods with a share
-    #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
-    pub runtime_class: Option<String>,
     /// The host's root directory as this process sees it; / for an agent that runs outside a container
     #[arg(long, env = "ALIQUOT_HOST_ROOT", default_value = HOST)]
     pub host_root: PathBuf,
@@ -208,7 +205,6 @@ impl Settings {
         }
     }
 
-    /// How errors of GPUs are handled.
     pub fn health_policy(&self) -> FailureHandling {
         FailureHandling {
             actions: self.xid_actions.clone(),
@@ -235,7 +231,6 @@ impl Settings {
         self.exec_dir.as_deref().unwrap_or(&self.state_dir)
     }
 
-    /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
 use crate::gpus::device_failures::NodeFailures;
-use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::gpus::inventory::{GpuReadings, NodePublisher};
+use crate::host_device::{HostDevice, InstanceIds};
 use crate::pods::pod::{Container, Phase, Pod};
 
 /// The resource of all test values.
@@ -70,7 +70,6 @@ impl Pod {
     }
 }
 
-/// A share of a device.
 pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
     Grant {
         resource: RESOURCE.to_owned(),
@@ -158,7 +157,6 @@ pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     }
 }
 
-/// An entry of a MIG layout.
 pub(crate) fn layout_entry(profile: &str, count: u32, on: Option<InstanceSharing>) -> LayoutEntry {
     LayoutEntry {
         profile: profile.to_owned(),
@@ -230,8 +228,8 @@ pub(crate) fn health(gpu: &str, health: DriverHealth) -> DeviceHealth {
     }
 }
 
-/// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three replicas under
-/// a resource name of its own.
+/// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three
+/// replicas under a resource name of its own.
 pub(crate) fn mixed_layout() -> NodeLayout {
     use aliquot_profiles::mode;
 
@@ -267,16 +265,9 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::DriverInventory {
         uuid: (*uuid).to_owned(),
         index,
         minor: Some(index),
-        pci_bus_id: None,
-        pci_device_id: None,
         model: "NVIDIA A100-SXM4-80GB".to_owned(),
         memory: Mib(10_000),
-        reserved: None,
-        compute_capability: None,
-        numa: None,
-        mig: aliquot_nvml::MigMode::default(),
-        layout: aliquot_nvml::MigLayout::default(),
-        links: std::collections::BTreeMap::new(),
+        ..aliquot_nvml::GpuFacts::default()
     };
     aliquot_nvml::DriverInventory {
         driver_version: "580.82".to_owned(),
@@ -323,7 +314,6 @@ impl aliquot_nvml::Driver for IdleDriver {
     }
 }
 
-/// The status of an MPS daemon.
 pub(crate) fn daemon_status(phase: DaemonPhase, spec: Option<DaemonSpec>) -> DaemonStatus {
     DaemonStatus {
         v: 1,

@@ -191,17 +191,13 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
     let Some(stored) = stored else {
         return Ok(Vec::new());
     };
-    let mut names: Vec<&String> = stored.names.iter().collect();
-    names.sort_by_key(|name| stored.order.get(*name));
     // A container that was prepared again, as after a reboot, runs with its last directory.
     let mut last = BTreeMap::new();
-    for name in names {
-        let directory = ContainerDirectory::new(folders.join(name));
+    for one in &stored.names {
+        let directory = ContainerDirectory::new(folders.join(&one.name));
         // Only the first device id of a container has a directory, until it is collected.
         if directory.path().is_dir() {
-            let container = stored.containers_by_name.get(name);
-            let missing = || format!("the container of directory {name} is missing");
-            last.insert(container.ok_or_else(missing)?, (name, directory));
+            last.insert(&one.container, (&one.name, directory));
         }
     }
     let mut containers = Vec::new();

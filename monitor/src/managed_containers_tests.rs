@@ -68,10 +68,13 @@ fn names_unreadable_share_without_hiding_others() {
         &WRITTEN.replace("\"v\":1,\"pod\"", "\"v\":2,\"pod\""),
         "version 2",
     );
-    let unnamed = r#"{"v":1,"pod":"u2","namespace":"d","name":"p","names":["x"],
-        "allocation":{"v":1,"node":"n","containers":{},"init":{},"priority":1},"containers":[]}"#;
-    check(unnamed, "container of directory x");
-    check(&unnamed.replace("[\"x\"]", "[]"), "");
+    let name = r#"{"name":"x","container":"c"}"#;
+    let of_nobody = format!(
+        r#"{{"v":1,"pod":"u2","namespace":"d","name":"p","names":[{name}],
+        "allocation":{{"v":1,"node":"n","containers":{{}},"init":{{}},"priority":1}},"containers":[]}}"#
+    );
+    check(&of_nobody, "container c has no allocation");
+    check(&of_nobody.replace(name, ""), "");
 }
 
 #[test]
@@ -123,14 +126,15 @@ fn rereads_share_that_was_unreadable() {
 
 #[test]
 fn container_runs_in_its_last_directory() {
-    let of_main = WRITTEN.replace("\"GPU-a-0-1\":\"i\"", "\"GPU-a-0-1\":\"main\"");
-    let known = "\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}";
-    assert!(of_main.contains(known));
-    let other = "\"order\":{\"GPU-a-0-1\":2,\"GPU-a-1-2\":1}";
-    for (order, expected) in [(known, "GPU-a-1-2"), (other, "GPU-a-0-1")] {
-        let share = of_main.replace(known, order);
+    let written =
+        r#"[{"name":"GPU-a-0-1","container":"i"},{"name":"GPU-a-1-2","container":"main"}]"#;
+    assert!(WRITTEN.contains(written));
+    let name = |name: &str| format!(r#"{{"name":"{name}","container":"main"}}"#);
+    for (first, last) in [("GPU-a-0-1", "GPU-a-1-2"), ("GPU-a-1-2", "GPU-a-0-1")] {
+        let names = format!("[{},{}]", name(first), name(last));
+        let share = WRITTEN.replace(written, &names);
         let dir = state(&[("u1.json", &share)], &["GPU-a-0-1", "GPU-a-1-2"]);
         let found: Vec<String> = read(dir.path()).all.into_iter().map(|s| s.id).collect();
-        assert_eq!(found, [expected], "{order}");
+        assert_eq!(found, [last]);
     }
 }

@@ -41,17 +41,9 @@ impl Driver for Scripted {
         let gpu = |(index, uuid): (u32, &&str)| GpuFacts {
             uuid: (*uuid).to_owned(),
             index,
-            minor: None,
-            pci_bus_id: None,
-            pci_device_id: None,
             model: "GPU".to_owned(),
             memory: Mib(10_000),
-            reserved: None,
-            compute_capability: None,
-            numa: None,
-            mig: aliquot_nvml::MigMode::default(),
-            layout: aliquot_nvml::MigLayout::default(),
-            links: BTreeMap::new(),
+            ..GpuFacts::default()
         };
         let gpus = self.gpus.lock().clone().ok_or_else(no_answer)?;
         Ok(DriverInventory {

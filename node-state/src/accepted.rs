@@ -1,7 +1,7 @@
 //! Accepted allocations: what was decided at a pod's first container start. The agent stores one for
 //! each pod, and the monitor reads them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use aliquot_core::inventory::Mode;
@@ -25,6 +25,13 @@ pub struct AcceptedContainer {
     pub effective: EffectiveLimits,
 }
 
+/// A name under which files were written for a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerName {
+    pub name: String,
+    pub container: String,
+}
+
 /// What a pod was accepted with, in a file of the state directory's `accepted`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedAllocation {
@@ -36,15 +43,9 @@ pub struct AcceptedAllocation {
     pub pod_name: String,
     pub allocation: Allocation,
     pub containers: Vec<AcceptedContainer>,
-    /// The names under which files were written for it.
-    pub names: BTreeSet<String>,
-    /// The container of each name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub containers_by_name: BTreeMap<String, String>,
-    /// In which order the names were recorded: a container runs in its last directory, whatever the
-    /// clock was when each was created.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub order: BTreeMap<String, u64>,
+    /// In the order in which they were recorded: a container runs in its last directory, whatever
+    /// the clock was when each was created.
+    pub names: Vec<ContainerName>,
     /// Derived from the other fields on first use.
     #[serde(skip)]
     uses: CachedUses,
@@ -87,9 +88,7 @@ impl AcceptedAllocation {
             pod_name,
             allocation,
             containers,
-            names: BTreeSet::new(),
-            containers_by_name: BTreeMap::new(),
-            order: BTreeMap::new(),
+            names: Vec::new(),
             uses: CachedUses::default(),
             modes: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -110,11 +109,9 @@ impl AcceptedAllocation {
 
     /// Each container with the last name under which files were written for it.
     pub fn running_names(&self) -> BTreeMap<&str, &str> {
-        let mut names: Vec<_> = self.containers_by_name.iter().collect();
-        names.sort_by_key(|(name, _)| self.order.get(*name));
+        let names = self.names.iter();
         names
-            .into_iter()
-            .map(|(name, container)| (container.as_str(), name.as_str()))
+            .map(|one| (one.container.as_str(), one.name.as_str()))
             .collect()
     }
 
@@ -149,13 +146,16 @@ impl AcceptedAllocation {
 
     /// Records a name under which files are written for a container.
     pub fn record_name(&mut self, name: &AnswerName, container: &str) {
-        self.names.insert(name.as_str().to_owned());
-        let entry = (name.as_str().to_owned(), container.to_owned());
-        self.containers_by_name.extend([entry]);
-        let last = self.order.values().max().copied().unwrap_or(0);
-        self.order
-            .entry(name.as_str().to_owned())
-            .or_insert(last + 1);
+        if !self.has_name(name) {
+            self.names.push(ContainerName {
+                name: name.as_str().to_owned(),
+                container: container.to_owned(),
+            });
+        }
+    }
+
+    pub fn has_name(&self, name: &AnswerName) -> bool {
+        self.names.iter().any(|one| one.name == name.as_str())
     }
 
     /// The limits of this container; `None` when the pod has no such container.
@@ -237,12 +237,10 @@ mod tests {
         // The init container and the other do not run at once.
         let used = accepted.uses().get(&"GPU-a".into()).unwrap();
         assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
-        // The names are recorded in their order.
+        // Each name is recorded once.
         let mut anew = accepted.clone();
         anew.names.clear();
-        anew.containers_by_name.clear();
-        anew.order.clear();
-        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
+        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main"), ("GPU-a-0-1", "i")] {
             anew.record_name(&AnswerName::parse(name).expect("a name"), container);
         }
         assert_eq!(anew, accepted);

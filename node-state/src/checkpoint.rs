@@ -166,26 +166,49 @@ pub fn holders<'a>(
 }
 
 /// The names of these entries, each with its container.
-pub fn names_by_container<'a>(
-    entries: impl IntoIterator<Item = &'a CheckpointEntry, IntoIter: Clone>,
-) -> impl Iterator<Item = (&'a AnswerName, &'a str)> + Clone {
-    let both = |entry: &'a CheckpointEntry| Some((entry.name.as_ref()?, entry.container.as_str()));
-    entries.into_iter().filter_map(both)
+pub fn names_by_container(
+    entries: &[CheckpointEntry],
+) -> impl Iterator<Item = (&AnswerName, &str)> {
+    entries
+        .iter()
+        .filter_map(|entry| Some((entry.name.as_ref()?, entry.container.as_str())))
 }
 
-/// The entries with a name, grouped by container, each in the order of the resources.
-pub fn entries_by_container(entries: &[CheckpointEntry]) -> Vec<Vec<&CheckpointEntry>> {
-    let mut found: BTreeMap<(&PodUid, &str), Vec<&CheckpointEntry>> = BTreeMap::new();
-    for entry in entries.iter().filter(|entry| entry.name.is_some()) {
-        let key = (&entry.pod, entry.container.as_str());
-        found.entry(key).or_default().push(entry);
+/// A container that was given names: one for each of its resources, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedContainer<'a> {
+    pub pod: &'a PodUid,
+    pub container: &'a str,
+    pub first: &'a AnswerName,
+    pub further: Vec<&'a AnswerName>,
+}
+
+impl<'a> NamedContainer<'a> {
+    pub fn names(&self) -> impl Iterator<Item = &'a AnswerName> {
+        std::iter::once(self.first).chain(self.further.iter().copied())
     }
-    let mut found: Vec<Vec<&CheckpointEntry>> = found.into_values().collect();
-    for entries in &mut found {
-        entries.sort_by(|a, b| a.resource.cmp(&b.resource));
-        entries.dedup();
+}
+
+/// The containers of these entries that were given names.
+pub fn named_containers(entries: &[CheckpointEntry]) -> Vec<NamedContainer<'_>> {
+    let mut found: BTreeMap<(&PodUid, &str), BTreeSet<(&str, &AnswerName)>> = BTreeMap::new();
+    for entry in entries {
+        if let Some(name) = &entry.name {
+            let container = (&entry.pod, entry.container.as_str());
+            let names = found.entry(container).or_default();
+            names.insert((entry.resource.as_str(), name));
+        }
     }
-    found
+    let containers = found.into_iter().filter_map(|((pod, container), names)| {
+        let mut names = names.into_iter().map(|(_, name)| name);
+        Some(NamedContainer {
+            pod,
+            container,
+            first: names.next()?,
+            further: names.collect(),
+        })
+    });
+    containers.collect()
 }
 
 fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {

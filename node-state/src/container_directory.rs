@@ -33,7 +33,6 @@ const CALL_BACK: &str = "call-back";
 pub struct ContainerDirectory(PathBuf);
 
 impl ContainerDirectory {
-    /// The directory at this path.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -61,7 +60,6 @@ impl ContainerDirectory {
         self.0.join(CALL_BACK)
     }
 
-    /// Whether its container has the limiter.
     pub fn has_limiter(&self) -> bool {
         self.0.join(LIB).is_dir()
     }

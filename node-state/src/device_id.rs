@@ -82,7 +82,6 @@ impl AnswerName {
         format!("{KIND}={}", self.0)
     }
 
-    /// The bare name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -44,7 +44,6 @@ pub fn write(path: &Path, report: &impl Serialize) -> io::Result<()> {
     write_atomically(path, &text)
 }
 
-/// Writes a file by rename.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, content)?;

@@ -53,7 +53,6 @@ impl ExclusiveAccess {
 }
 
 impl DriverAccess {
-    /// The locks of the agent's state directory.
     pub fn new(state: &Path) -> Self {
         Self {
             directory: state.join("driver"),
@@ -130,7 +129,6 @@ impl DriverAccess {
     }
 }
 
-/// Whether a lock was taken.
 fn locked(result: Result<(), TryLockError>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),

@@ -57,7 +57,6 @@ impl fmt::Display for ComputeMode {
 
 /// Compute modes by a GPU's uuid. Setting one needs root.
 pub trait ComputeModes: Send + Sync {
-    /// The current mode.
     fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError>;
 
     /// Sets the mode for every new process; a reboot resets it.

@@ -22,8 +22,6 @@ use crate::xid::XidActions;
 
 mod health;
 
-use health::CriticalError;
-
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
@@ -68,9 +66,8 @@ struct EventSubscription {
 /// The last state of a GPU since it was first seen.
 struct KnownGpu {
     facts: GpuFacts,
-    error: Option<CriticalError>,
-    /// By the MIG instance's uuid.
-    instance_errors: BTreeMap<String, CriticalError>,
+    /// Its own error and those of its MIG instances, by the device's uuid.
+    errors: BTreeMap<String, RecordedError>,
     /// Since when every call about it has failed.
     silent_since: Option<Instant>,
     /// Its health and that of its instances, as last returned.
@@ -85,8 +82,7 @@ impl KnownGpu {
         };
         Self {
             facts,
-            error: None,
-            instance_errors: BTreeMap::new(),
+            errors: BTreeMap::new(),
             silent_since: None,
             health: vec![health],
         }
@@ -266,23 +262,23 @@ impl Driver for Nvml {
     fn clear_errors(&self, uuid: &str) {
         for (gpu, known) in self.gpus.lock().iter_mut() {
             if gpu == uuid {
-                known.error = None;
-                known.instance_errors.clear();
+                known.errors.clear();
             }
-            known.instance_errors.remove(uuid);
+            known.errors.remove(uuid);
         }
     }
 
     fn errors(&self) -> Vec<RecordedError> {
         let gpus = self.gpus.lock();
-        gpus.values().flat_map(KnownGpu::errors).collect()
+        let errors = gpus.values().flat_map(|known| known.errors.values());
+        errors.cloned().collect()
     }
 
     fn restore_errors(&self, errors: Vec<RecordedError>) {
         let mut gpus = self.gpus.lock();
         for error in errors {
             if let Some(gpu) = gpus.get_mut(&error.gpu) {
-                gpu.record(error);
+                gpu.errors.insert(error.uuid.clone(), error);
             }
         }
     }
@@ -366,7 +362,7 @@ impl Driver for Nvml {
             let instances = &known.facts.layout.instances;
             let gone = instances.iter().filter(|one| one.id == id);
             for device in gone.flat_map(|one| &one.devices) {
-                known.instance_errors.remove(&device.uuid);
+                known.errors.remove(&device.uuid);
             }
         }
         Ok(())

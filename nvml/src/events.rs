@@ -85,7 +85,6 @@ impl EventSet {
         self.gpus.len() == uuids.len() && self.gpus.values().all(|uuid| uuids.contains(uuid))
     }
 
-    /// The GPUs that are registered.
     pub(crate) fn uuids(&self) -> impl Iterator<Item = &String> {
         self.gpus.values()
     }

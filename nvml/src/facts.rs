@@ -18,7 +18,7 @@ pub struct DriverInventory {
     pub notes: Vec<Note>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
     /// `GPU-…`.
     pub uuid: String,
@@ -95,7 +95,6 @@ pub enum DriverHealth {
 /// A critical error that is not over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedError {
-    /// The GPU.
     pub gpu: String,
     /// The GPU again, or the MIG instance that the error came from.
     pub uuid: String,
@@ -110,9 +109,7 @@ pub struct RecordedError {
 /// The registration of a GPU with its `NVLink` fabric, while it is not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnfinishedRegistration {
-    /// It has not started.
     NotStarted,
-    /// It has started.
     InProgress,
     /// It ended with this error of NVML (`nvmlReturn_t`).
     Failed(u32),
@@ -128,10 +125,8 @@ impl fmt::Display for UnfinishedRegistration {
     }
 }
 
-/// An event of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuEvent {
-    /// A critical error.
     Xid {
         /// The GPU, or the MIG instance that it came from.
         uuid: String,

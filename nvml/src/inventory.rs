@@ -86,7 +86,6 @@ fn first_bit(words: &[std::ffi::c_ulong]) -> Option<u32> {
     (word != 0).then(|| word.trailing_zeros())
 }
 
-/// A note about a GPU.
 pub(crate) fn note(gpu: &str, call: &'static str, error: &Cause) -> Note {
     Note {
         gpu: Some(gpu.to_owned()),

@@ -30,7 +30,6 @@ pub struct MigLayout {
     pub instances: Vec<GpuInstance>,
 }
 
-/// A GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInstance {
     /// As the driver names it, such as `3g.20gb`.

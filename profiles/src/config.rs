@@ -121,7 +121,7 @@ impl Transition {
 
 impl Config {
     /// A configuration with one profile, which is the default.
-    pub fn of(name: &str, profile: Profile) -> Self {
+    pub fn new(name: &str, profile: Profile) -> Self {
         Self {
             api_version: VERSION.to_owned(),
             default: Some(name.to_owned()),

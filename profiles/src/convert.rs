@@ -196,7 +196,7 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
         rest,
         ..Profile::default()
     };
-    let config = Config::of(name, profile);
+    let config = Config::new(name, profile);
     Ok(Converted { config, notes })
 }
 

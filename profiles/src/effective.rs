@@ -59,7 +59,7 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
             ..Profile::default()
         },
     };
-    Ok(Config::of(node, profile))
+    Ok(Config::new(node, profile))
 }
 
 fn mode(gpu: &Gpu, index: usize) -> Result<Mode, ProfileError> {

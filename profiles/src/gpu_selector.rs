@@ -115,41 +115,31 @@ impl GpuSelector {
 
     /// All entries, one by one.
     pub(crate) fn entries(&self) -> Vec<SelectorEntry<'_>> {
-        let mut all = Vec::new();
-        for (index, number) in self.index.iter().enumerate() {
-            all.push(SelectorEntry {
-                key: "index",
-                index,
-                written: (*number).into(),
-                matches: Box::new(move |gpu| gpu.index == *number),
-            });
-        }
-        for (index, uuid) in self.uuid.iter().enumerate() {
-            all.push(SelectorEntry {
-                key: "uuid",
-                index,
-                written: uuid.as_str().into(),
-                matches: Box::new(move |gpu| same(uuid, &gpu.uuid)),
-            });
-        }
-        for (index, pci) in self.pci.iter().enumerate() {
-            all.push(SelectorEntry {
-                key: "pci",
-                index,
-                written: pci.to_string().into(),
-                matches: Box::new(move |gpu| pci.matches(gpu)),
-            });
-        }
-        for (index, product) in self.product.iter().enumerate() {
-            all.push(SelectorEntry {
-                key: "product",
-                index,
-                written: product.0.as_str().into(),
-                matches: Box::new(move |gpu| product.matches(&gpu.product)),
-            });
-        }
+        let mut all = entries_of("index", &self.index, |index, gpu| gpu.index == *index);
+        all.extend(entries_of("uuid", &self.uuid, |uuid, gpu| {
+            same(uuid, &gpu.uuid)
+        }));
+        all.extend(entries_of("pci", &self.pci, |pci, gpu| pci.matches(gpu)));
+        all.extend(entries_of("product", &self.product, |product, gpu| {
+            product.matches(&gpu.product)
+        }));
         all
     }
+}
+
+fn entries_of<'a, T: Serialize>(
+    key: &'static str,
+    list: &'a [T],
+    matches: fn(&T, &PhysicalGpu) -> bool,
+) -> Vec<SelectorEntry<'a>> {
+    let entries = list.iter().enumerate();
+    let entries = entries.map(|(index, entry)| SelectorEntry {
+        key,
+        index,
+        written: serde_json::json!(entry),
+        matches: Box::new(move |gpu| matches(entry, gpu)),
+    });
+    entries.collect()
 }
 
 /// Compares uuids without regard to case.

@@ -18,7 +18,6 @@ pub const NVIDIA_LABEL: &str = "nvidia.com/device-plugin.config";
 /// The profile of nodes without any other.
 pub const BUILT_IN: &str = "built-in";
 
-/// A node's profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedProfile<'a> {
     pub name: &'a str,

@@ -30,11 +30,11 @@ pub(crate) fn parse_yaml(text: &str) -> Result<Value, ProfileErrors> {
             || ROOT.to_owned(),
             |at| format!("line {}, column {}", at.line(), at.column()),
         );
-        let reason = error.without_snippet().to_string();
-        // The parser's message without its hints and without the location again.
-        let reason = reason.lines().next().unwrap_or_default();
-        let reason = reason.split(" at line ").next().unwrap_or_default();
-        let reason = reason.split(", set ").next().unwrap_or_default();
+        let message = error.without_snippet().to_string();
+        // Without the parser's hints, and without the location again.
+        let line = message.lines().next().unwrap_or_default();
+        let (line, _) = line.split_once(" at line ").unwrap_or((line, ""));
+        let (reason, _) = line.split_once(", set ").unwrap_or((line, ""));
         ProfileErrors(vec![ProfileError::without_value(
             location,
             format!("cannot be parsed ({reason})"),

@@ -2,7 +2,7 @@
 //! with two rules or none, and a layout that the GPU does not support are errors.
 
 use aliquot_core::GpuUuid;
-use aliquot_core::mig::{Geometry, Instance, table};
+use aliquot_core::mig::{Geometry, table};
 use serde_json::{Value, json};
 
 use crate::config::{Profile, Reservation, Rule};
@@ -307,11 +307,9 @@ fn check_reserved(
 enum LayoutError {
     /// The model lacks the profile of this entry of the layout.
     Unknown(usize),
-    /// The instances do not fit together.
     DoesNotFit,
 }
 
-/// Tries every placement; a GPU has few.
 fn check_fit(geometry: &Geometry, layout: &[LayoutEntry]) -> Result<(), LayoutError> {
     let mut requested = Vec::new();
     for (index, slice) in layout.iter().enumerate() {
@@ -319,22 +317,9 @@ fn check_fit(geometry: &Geometry, layout: &[LayoutEntry]) -> Result<(), LayoutEr
         let profile = profile.ok_or(LayoutError::Unknown(index))?;
         requested.extend((0..slice.count).map(|_| profile));
     }
-    if can_place(geometry, &requested, &mut Vec::new()) {
+    if geometry.any_placement(&requested, &mut |_| true) {
         Ok(())
     } else {
         Err(LayoutError::DoesNotFit)
     }
-}
-
-fn can_place(geometry: &Geometry, requested: &[usize], placed: &mut Vec<Instance>) -> bool {
-    let Some((&profile, rest)) = requested.split_first() else {
-        return true;
-    };
-    let starts: Vec<u8> = geometry.starts(profile, placed).collect();
-    starts.into_iter().any(|start| {
-        placed.push(Instance::busy(profile, start));
-        let found = can_place(geometry, rest, placed);
-        placed.pop();
-        found
-    })
 }

@@ -55,7 +55,6 @@ pub struct ModeSchema {
     pub fields: &'static [KeySchema],
 }
 
-/// A required key.
 pub const fn required(
     key: &'static str,
     schema: ValueSchema,
@@ -69,7 +68,6 @@ pub const fn required(
     }
 }
 
-/// An optional key.
 pub const fn optional(
     key: &'static str,
     schema: ValueSchema,

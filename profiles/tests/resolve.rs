@@ -257,7 +257,7 @@ fn uses_vgpu_on_all_gpus_without_configuration() {
     let chosen = select_profile(None, &BTreeMap::new()).expect("built in");
     let gpus = [gpu(0, A100), gpu(1, V100)];
     let plans = resolve(chosen.name, &chosen.profile, &gpus, &defaults()).expect("plans");
-    let effective = Config::of(chosen.name, chosen.profile.with_defaults(&defaults()));
+    let effective = Config::new(chosen.name, chosen.profile.with_defaults(&defaults()));
     let text = effective.to_yaml().expect("YAML");
     let read_back = read(&text).expect("its own text");
     assert_eq!(read_back, effective, "\n{text}");

@@ -40,7 +40,7 @@ pub fn garbage<'a>(
     let mut needed_names: BTreeSet<&str> = BTreeSet::new();
     for share in accepted {
         if needed(&share.pod) {
-            needed_names.extend(share.names.iter().map(String::as_str));
+            needed_names.extend(share.names.iter().map(|one| one.name.as_str()));
         } else {
             garbage.pods.insert(share.pod.clone());
         }

@@ -1,11 +1,17 @@
 //! Tables for housekeeping.
 
+use aliquot_node_state::accepted::ContainerName;
+
 use super::*;
 use crate::testing::{allocation, entry, grant, instance_grant, pod, share_of};
 
 fn accepted(pod: &str, names: &[&str]) -> AcceptedAllocation {
     let mut share = share_of(pod, &["GPU-a"]);
-    share.names = names.iter().map(|&name| name.to_owned()).collect();
+    let named = |name: &&str| ContainerName {
+        name: (*name).to_owned(),
+        container: "main".to_owned(),
+    };
+    share.names = names.iter().map(named).collect();
     share
 }
 

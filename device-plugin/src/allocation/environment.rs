@@ -74,23 +74,15 @@ impl NodeRules {
 }
 
 /// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
-/// for containers that it limits. `mounts_driver`: the container's other edits mount the driver, and
-/// NVIDIA's runtime must not inject it a second time, over the shim libraries.
-pub fn variables(
-    setup: &ModeSetup,
-    grants: &[Grant],
-    priority: u8,
-    effective: EffectiveLimits,
-    mounts_driver: bool,
-) -> Vec<String> {
+/// for containers that it limits. NVIDIA's runtime must not inject the driver a second time, over the
+/// shim libraries.
+pub fn variables(setup: &ModeSetup, priority: u8, effective: EffectiveLimits) -> Vec<String> {
     let mut variables = setup.variables.clone();
     if setup.limited {
-        variables.extend(limits(grants, priority, effective));
+        variables.extend(limits(&setup.shown, priority, effective));
     }
-    let visible = setup.visible.join(",");
-    let nvidia = if mounts_driver { VOID } else { &visible };
-    variables.push(format!("{NVIDIA_VISIBLE}={nvidia}"));
-    variables.push(format!("{VISIBLE}={visible}"));
+    variables.push(format!("{NVIDIA_VISIBLE}={VOID}"));
+    variables.push(format!("{VISIBLE}={}", setup.visible.join(",")));
     variables
 }
 
@@ -137,6 +129,7 @@ mod tests {
         };
         ModeSetup {
             visible: grants.iter().map(|grant| grant.gpu.to_string()).collect(),
+            shown: grants.to_vec(),
             variables: grants.iter().enumerate().map(limit).collect(),
             limited: true,
             ..ModeSetup::default()
@@ -147,7 +140,7 @@ mod tests {
     fn sets_documented_variables_for_example_pod() {
         let grants = [grant("GPU-a", 3000, 30)];
         assert_eq!(
-            variables(&setup(&grants), &grants, 1, effective(&[], NODE), true),
+            variables(&setup(&grants), 1, effective(&[], NODE)),
             [
                 "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
                 "CUDA_DEVICE_SM_LIMIT=30",
@@ -168,14 +161,12 @@ mod tests {
             ..effective(&[], NODE)
         };
         let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
-        let variables = variables(&setup(&grants), &grants, 0, scaled, false);
+        let variables = variables(&setup(&grants), 0, scaled);
         for expected in [
             "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
             "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
             "CUDA_OVERSUBSCRIBE=true",
             "CUDA_TASK_PRIORITY=0",
-            // Nothing but NVIDIA's runtime brings the driver.
-            "NVIDIA_VISIBLE_DEVICES=GPU-b,GPU-a",
             "ALIQUOT_VISIBLE_DEVICES=GPU-b,GPU-a",
         ] {
             assert!(variables.iter().any(|v| v == expected), "{expected}");
@@ -184,12 +175,11 @@ mod tests {
 
     #[test]
     fn sets_only_visible_devices_without_limits() {
-        let grants = [grant("GPU-a", 10_000, 100)];
         let exclusive = ModeSetup {
             visible: vec!["GPU-a".to_owned()],
             ..ModeSetup::default()
         };
-        let found = variables(&exclusive, &grants, 1, effective(&[], NODE), true);
+        let found = variables(&exclusive, 1, effective(&[], NODE));
         let visible = "ALIQUOT_VISIBLE_DEVICES=GPU-a";
         assert_eq!(found, ["NVIDIA_VISIBLE_DEVICES=void", visible]);
     }

@@ -16,16 +16,17 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocation::collect;
+use crate::allocation::accepted::Store;
+use crate::allocation::collect::{self, Garbage};
 use crate::allocation::counters_file;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::Preparer;
 use crate::container_edits::cdi;
-use crate::container_edits::injection;
+use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
 use crate::gpus::inventory::MonitorReports;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
 use crate::paths::Paths;
 use crate::pods::pod::Phase;
 use aliquot_node_state::accepted::{self, AcceptedAllocation};
@@ -74,9 +75,7 @@ pub async fn run(
                 Ok(Ok(found)) => {
                     let now = Instant::now();
                     let now_lost = missing_long_enough(&mut missing, found, now);
-                    metrics
-                        .checkpoint_lost
-                        .set(i64::try_from(now_lost.len()).unwrap_or(i64::MAX));
+                    set_count(&metrics.checkpoint_lost, now_lost.len());
                     let undecided = now_lost.len() < missing.len();
                     lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
                 }
@@ -162,12 +161,55 @@ fn try_once(
     let alive = aliquot_node_state::processes::alive(proc, &departed)
         .map_err(HousekeepingError::Processes)?;
 
-    let on_disk = on_disk(paths)?;
-    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
-    let shares = || store.all();
+    let damaged = store.damaged().keys().cloned().collect();
     let used = &alive | &accepted_just_now(&paths.accepted, &departed);
-    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &used, &on_disk);
-    // A failed removal does not stop the others.
+    let on_disk = on_disk(paths)?;
+    let garbage = collect::garbage(&entries, &pods, store.all(), &damaged, &used, &on_disk);
+    remove_garbage(&garbage, &mut store, paths, metrics, problems);
+
+    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    // The share of a damaged allocation is unknown.
+    if damaged.is_empty() {
+        known.modes.lower_mps_limits(store.all());
+    }
+    let accepted: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
+    drop(store);
+    let accepted = || accepted.iter().map(|one| &**one);
+    set_count(&metrics.accepted, accepted().count());
+    set_count(&metrics.damaged_shares, damaged.len());
+
+    let published = &known.published;
+    let node = published.get();
+    let devices = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+    let devices: Vec<GpuUuid> = devices.collect();
+    let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
+    foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
+    let orphaned = collect::orphaned(&alive, accepted());
+    let unreadable = collect::unreadable(&entries, &pods);
+    published.set_holders(foreign, orphaned, unreadable);
+    published.retain_refused(|uid| pods.iter().any(|pod| pod.uid == *uid));
+    let held = paths.unmanaged.as_deref();
+    published.set_monitor_reports(MonitorReports {
+        unmeasured: monitor_reports::read(&paths.unmeasured).unwrap_or_default(),
+        uncorrected: monitor_reports::read(&paths.uncorrected),
+        unmanaged: held.and_then(monitor_reports::read).unwrap_or_default(),
+    });
+
+    problems.extend(preparer.refresh()?.problems);
+    if let Some(installed) = preparer.limiter() {
+        remove_old_limiters(installed, paths, problems);
+    }
+    Ok(collect::lost(&entries, &pods, accepted()))
+}
+
+/// A failed removal does not stop the others.
+fn remove_garbage(
+    garbage: &Garbage,
+    store: &mut Store,
+    paths: &Paths,
+    metrics: &Metrics,
+    problems: &mut BTreeSet<String>,
+) {
     for name in &garbage.names {
         match remove(paths, name) {
             Ok(()) => {
@@ -188,44 +230,19 @@ fn try_once(
             ));
         }
     }
+}
 
-    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
-    // The share of a damaged allocation is unknown.
-    if damaged.is_empty() {
-        known.modes.lower_mps_limits(store.all());
-    }
-    let shares: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
-    let shares = || shares.iter().map(|share| &**share);
-    drop(store);
-    let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    metrics.accepted.set(number(shares().count()));
-    metrics.damaged_shares.set(number(damaged.len()));
-    let node = known.published.get();
-    let devices = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
-    let devices: Vec<GpuUuid> = devices.collect();
-    let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
-    foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
-    let orphaned = collect::orphaned(&alive, shares());
-    let unreadable = collect::unreadable(&entries, &pods);
-    known.published.set_holders(foreign, orphaned, unreadable);
-    let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
-    known.published.retain_refused(present);
-    let held = paths.unmanaged.as_deref();
-    known.published.set_monitor_reports(MonitorReports {
-        unmeasured: monitor_reports::read(&paths.unmeasured).unwrap_or_default(),
-        uncorrected: monitor_reports::read(&paths.uncorrected),
-        unmanaged: held.and_then(monitor_reports::read).unwrap_or_default(),
-    });
-    problems.extend(preparer.refresh()?.problems);
-    let installed = preparer.limiter();
-    let folders = installed.into_iter().flat_map(|installed| {
-        let hook = installed.hook.parent();
-        let programs = hook.map(|folder| (&paths.programs, folder));
-        [(&paths.limiter, &*installed.folder)]
-            .into_iter()
-            .chain(programs)
-    });
-    for (root, installed) in folders {
+/// Removes the libraries and the programs of versions that are neither `installed` nor used by a
+/// container.
+fn remove_old_limiters(
+    installed: &InstalledLimiter,
+    paths: &Paths,
+    problems: &mut BTreeSet<String>,
+) {
+    let programs = installed.hook.parent();
+    let programs = programs.map(|folder| (&paths.programs, folder));
+    let libraries = (&paths.limiter, &*installed.folder);
+    for (root, installed) in programs.into_iter().chain([libraries]) {
         match injection::collect(root, installed, &paths.cdi) {
             Ok(0) => {}
             Ok(removed) => tracing::info!(
@@ -239,7 +256,6 @@ fn try_once(
             }
         }
     }
-    Ok(collect::lost(&entries, &pods, shares()))
 }
 
 /// Those of these pods whose accepted allocation was stored a moment ago.

@@ -12,22 +12,17 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocation::node_allocations::NodeAllocations;
-use crate::gpus::host_device::placement_of;
 use crate::gpus::inventory::PublishedNode;
+use crate::host_device::placement_of;
 use crate::metrics::Metrics;
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE};
+use aliquot_node_state::allocate_answer::VISIBLE;
 use aliquot_node_state::processes;
-
-/// The variables that name the devices of a container; the second one in containers that were
-/// created before there was the first.
-const VARIABLES: [&str; 2] = [VISIBLE, NVIDIA_VISIBLE];
 
 /// A pod with a process that was started with another instance than its allocation names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WrongInstance {
     pod: PodUid,
-    /// The value that the process has.
     actual: String,
     /// The values that its containers may have.
     expected: BTreeSet<String>,
@@ -73,11 +68,7 @@ pub async fn run(
 fn check(known: &NodeAllocations) -> std::io::Result<Vec<EventNote>> {
     let shares: Vec<AcceptedAllocation> = known.store.lock().all().cloned().collect();
     let pods = pods_with_instances(&shares);
-    let found = VARIABLES.map(|name| processes::variable_at_start(Path::new("/proc"), &pods, name));
-    let found = found
-        .into_iter()
-        .collect::<std::io::Result<Vec<_>>>()?
-        .concat();
+    let found = processes::variable_at_start(Path::new("/proc"), &pods, VISIBLE)?;
     let wrong = wrong_instances(&known.published.get(), &shares, &found);
     let note = |one: WrongInstance| {
         let share = shares.iter().find(|share| share.pod == one.pod)?;
@@ -92,8 +83,8 @@ fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
     with.map(|share| share.pod.clone()).collect()
 }
 
-/// Those of these pods that see another instance. `found` holds the [`VARIABLES`] of each process of
-/// the pods; a process without it, or with a value that shows no device, is not one of our containers.
+/// Those of these pods that see another instance. `found` holds [`VISIBLE`] of each process of the
+/// pods that has it.
 fn wrong_instances(
     node: &PublishedNode,
     shares: &[AcceptedAllocation],
@@ -109,10 +100,8 @@ fn wrong_instances(
         let Some(should) = lists.collect::<Option<BTreeSet<String>>>() else {
             continue;
         };
-        let shows = |(pod, has): &&(PodUid, String)| {
-            *pod == share.pod && !matches!(has.as_str(), "" | "void" | "none")
-        };
-        let has: BTreeSet<&String> = found.iter().filter(shows).map(|(_, has)| has).collect();
+        let own = found.iter().filter(|(pod, _)| *pod == share.pod);
+        let has: BTreeSet<&String> = own.map(|(_, has)| has).collect();
         all.extend(
             has.into_iter()
                 .filter(|has| !should.contains(*has))

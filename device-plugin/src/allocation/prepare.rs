@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
+use aliquot_core::{GpuUuid, Grant, Mib, PodUid};
 use aliquot_nvml::may_limit_memory;
 use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
-use crate::allocation::environment::{self};
+use crate::allocation::environment;
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
@@ -28,12 +28,11 @@ use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::container_edits::{ContainerEdits, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
-use crate::gpus::host_device::HostDevice;
-use crate::gpus::inventory::{PublishedNode, RuntimeStatus};
+use crate::gpus::inventory::PublishedNode;
+use crate::host_device::HostDevice;
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
-use aliquot_node_state::device_id::AnswerName;
+use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
@@ -56,7 +55,6 @@ pub enum PrepareError {
     #[error("container {container}: {source}")]
     Page {
         container: String,
-        /// What does not fit.
         source: PageError,
     },
 }
@@ -86,7 +84,6 @@ struct NodeInputs {
     devices: BTreeMap<GpuUuid, HostDevice>,
     gpus: Vec<Gpu>,
     layout: NodeLayout,
-    runtime: Option<RuntimeStatus>,
     driver_version: String,
     spec: Option<Arc<Spec>>,
     majors: Majors,
@@ -98,13 +95,6 @@ struct WrittenFiles {
     since: Instant,
     /// By the first name.
     containers: BTreeMap<String, Arc<AcceptedAllocation>>,
-}
-
-/// The devices of a container, and what its limits page and environment show of its grants.
-struct ContainerDevices {
-    devices: Vec<HostDevice>,
-    shown: Vec<Grant>,
-    setup: ModeSetup,
 }
 
 impl Preparer {
@@ -150,24 +140,16 @@ impl Preparer {
         let mut last = self.refreshed.lock();
         let mut known = self.written_files(last.take(), &node);
         let (mut written, mut failed) = (BTreeMap::new(), BTreeMap::new());
-        for holders in checkpoint::entries_by_container(&entries) {
-            let _locked = self.lock_pod(&holders[0].pod);
-            let Some(accepted) = store.lock().get(&holders[0].pod).cloned() else {
+        for named in checkpoint::named_containers(&entries) {
+            let _locked = self.lock_pod(named.pod);
+            let Some(accepted) = store.lock().get(named.pod).cloned() else {
                 continue;
             };
-            let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-            if !names.all(|name| accepted.names.contains(name.as_str())) {
+            if !named.names().all(|name| accepted.has_name(name)) {
                 continue;
             }
-            let container = &holders[0].container;
-            let name = holders.iter().find_map(|holder| holder.name.as_ref());
-            let name = name.map_or("", AnswerName::as_str).to_owned();
+            let (container, name) = (named.container, named.first.as_str().to_owned());
             let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
-            let names = checkpoint::names_by_container(holders.iter().copied());
-            if let Err(error) = store.lock().record_names(&accepted.pod, names) {
-                let text = format!("cannot store which files belong to pod {pod}: {error}");
-                refreshed.problems.insert(text);
-            }
             // No instance is created again for a pod that has ended.
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;
@@ -177,7 +159,7 @@ impl Preparer {
                 written.insert(name, accepted);
                 continue;
             }
-            match self.prepare(&accepted, &holders, &node) {
+            match self.prepare(&accepted, &named, &node) {
                 Ok(problems) => {
                     refreshed.containers += 1;
                     refreshed.changed += 1;
@@ -208,7 +190,6 @@ impl Preparer {
             devices: node.devices.clone(),
             gpus: node.inventory.gpus.clone(),
             layout: node.layout.clone(),
-            runtime: node.runtime.clone(),
             driver_version: node.readings.facts.driver_version.clone(),
             spec: self.edits.driver_spec().ok(),
             majors: Majors::read(&self.allocations.paths.proc_devices),
@@ -221,48 +202,40 @@ impl Preparer {
         })
     }
 
-    /// Writes the files of one container, whose names are those of `holders`, in the order of their
-    /// resources: limits page, counters file and CDI spec of the first, and for each further one a
-    /// CDI spec with the same variables. Returns what is wrong although the container can start.
+    /// Writes the files of one container: limits page, counters file and CDI spec of its first name,
+    /// and for each further one a CDI spec with the same variables. Returns what is wrong although
+    /// the container can start.
     pub(crate) fn prepare(
         &self,
         accepted: &AcceptedAllocation,
-        holders: &[&CheckpointEntry],
+        named: &NamedContainer<'_>,
         node: &PublishedNode,
     ) -> Result<Vec<String>, PrepareError> {
-        let container = holders[0].container.as_str();
+        let container = named.container;
         let grants = accepted.allocation.grants(container);
         let effective = accepted.effective(container);
-        let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-        let (Some(name), Some(grants), Some(effective)) = (names.next(), grants, effective) else {
+        let (Some(grants), Some(effective)) = (grants, effective) else {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PrepareError::Refused(refusal));
         };
-        let ContainerDevices {
-            devices,
-            shown,
-            mut setup,
-        } = self.set_up_devices(accepted, container, grants, node)?;
-        let page = self.limits_page(accepted, container, &devices, &shown, effective, node)?;
+        let (devices, mut setup) = self.set_up_devices(accepted, container, grants, node)?;
+        let page = self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
         let directory = self
             .allocations
             .paths
             .container_directories
-            .join(name.as_str());
+            .join(named.first.as_str());
         let enforced = setup.limited && !effective.uncontrolled;
         let limiter = self.limiter().filter(|_| enforced);
         let gpus = grants
             .iter()
             .filter_map(|grant| node.inventory.gpu(&grant.gpu));
-        let allowed = AllowedCapabilities::of_all(gpus, &node.layout);
+        let allowed = AllowedCapabilities::on_all(gpus, &node.layout);
         setup
             .variables
             .extend(allowed.map(AllowedCapabilities::variable));
-        let runtime = node.runtime.as_ref();
-        // As long as that is not known, a container that was accepted before does not wait for it.
-        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.edits.driver(container, &devices, injected, allowed)?;
+        let mut driver = self.edits.driver(container, &devices, allowed)?;
         if prepare_directory(&directory, &page, limiter)? {
             log_instances(accepted, container, &devices);
         }
@@ -277,12 +250,12 @@ impl Preparer {
         if let Some(limiter) = limiter {
             problems = self.edits.inject(limiter, &directory, &mut driver)?;
         }
-        let mounts_driver = injection::mounts_driver(&driver.edits);
         let priority = accepted.allocation.priority;
-        let variables = environment::variables(&setup, &shown, priority, effective, mounts_driver);
+        let variables = environment::variables(&setup, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
+        let further = named.further.iter().copied();
         self.edits
-            .write(name, names, &variables, &directory, &driver)?;
+            .write(named.first, further, &variables, &directory, &driver)?;
         Ok(problems)
     }
 
@@ -294,7 +267,7 @@ impl Preparer {
         container: &str,
         grants: &[Grant],
         node: &PublishedNode,
-    ) -> Result<ContainerDevices, PrepareError> {
+    ) -> Result<(Vec<HostDevice>, ModeSetup), PrepareError> {
         let mode_of = |device: &GpuUuid| Some(accepted.mode(device));
         if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
             let refusal = Refusal::MpsBesideOther(container.to_owned(), device.clone());
@@ -307,7 +280,6 @@ impl Preparer {
             Vec::new()
         };
         let mut devices = Vec::with_capacity(grants.len());
-        let mut shown = grants.to_vec();
         let mut setup = ModeSetup::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
@@ -315,35 +287,19 @@ impl Preparer {
             let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
-                pod: &accepted.pod,
-                container,
                 grant,
                 index,
                 mode: accepted.mode(&grant.gpu),
-                device: &device,
+                device: node.inventory.gpu(&grant.gpu),
                 other_instances: &other_instances,
             };
-            let mode = share.mode;
             let created = self.allocations.modes.prepare(&share, &mut setup)?;
             if created.is_some() {
                 device.instance = created;
             }
-            if mode == Mode::Timeslice {
-                // Nothing is allocated of it: the whole device is the limit.
-                let device = node.inventory.gpu(&grant.gpu);
-                shown[index].memory = device.map_or(grant.memory, |device| device.memory);
-            }
-            if mode == Mode::Mps {
-                // The MPS daemon enforces it, by share of the SMs and not of time.
-                shown[index].cores = Percent(0);
-            }
             devices.push(device);
         }
-        Ok(ContainerDevices {
-            devices,
-            shown,
-            setup,
-        })
+        Ok((devices, setup))
     }
 
     fn limits_page(

@@ -220,10 +220,9 @@ fn write_pages(
     own: &[CheckpointEntry],
 ) -> Result<(), NotEnforced> {
     let node = starter.allocations.published.get();
-    for holders in checkpoint::entries_by_container(own) {
-        let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-        if names.all(|name| accepted.names.contains(name.as_str())) {
-            let written = starter.preparer.prepare(accepted, &holders, &node);
+    for named in checkpoint::named_containers(own) {
+        if named.names().all(|name| accepted.has_name(name)) {
+            let written = starter.preparer.prepare(accepted, &named, &node);
             written.map_err(|error| NotEnforced::Waits(error.to_string()))?;
         }
     }

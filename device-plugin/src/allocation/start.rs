@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
-use aliquot_core::inventory::RefusedPod;
 use futures::future::BoxFuture;
 use parking_lot::MutexGuard;
 use thiserror::Error;
@@ -210,8 +209,8 @@ impl ContainerStarter {
         // Creating a MIG instance takes a second; others must not wait for it.
         drop(store);
         if let Some(accepted) = accepted {
-            for holders in checkpoint::entries_by_container(holders) {
-                let prepared = self.preparer.prepare(&accepted, &holders, &node);
+            for named in checkpoint::named_containers(holders) {
+                let prepared = self.preparer.prepare(&accepted, &named, &node);
                 prepared.map_err(|error| self.not_prepared(uid, error, &node))?;
             }
             self.allocations
@@ -260,7 +259,7 @@ impl ContainerStarter {
             accepted.record_name(name, container);
         }
         fail_point::at("ShareBeforeStore");
-        // It counts for all others from here on; they do not wait for its file.
+        // Other starts see this allocation now; its file is written outside the lock.
         let accepted = store.insert_unstored(accepted);
         let stored =
             MutexGuard::unlocked(store, || accepted::store(&accepted, &known.paths.accepted));
@@ -279,12 +278,8 @@ impl ContainerStarter {
     /// Publishes a refusal, so that the scheduler can evict the pod.
     fn refuse(&self, pod: Option<&Pod>, refusal: Refusal) -> StartError {
         if let Some(pod) = pod {
-            self.allocations.published.add_refused(RefusedPod {
-                pod: pod.uid.clone(),
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                reason: refusal.to_string(),
-            });
+            let refused = pod.refused(refusal.to_string());
+            self.allocations.published.add_refused(refused);
         }
         StartError::Refused(refusal)
     }

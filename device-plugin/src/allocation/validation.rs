@@ -3,7 +3,7 @@
 //! kubelet's device ids fit its allocation is checked at every start. Users read a refusal's text in
 //! the pod's event, so it says what to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use aliquot_core::inventory::{Health, Mode};
@@ -126,27 +126,23 @@ fn accepted_allocation(
         let grants = grants.iter();
         grants.filter_map(|grant| input.inventory.gpu(&grant.gpu))
     };
-    let containers = pod.containers.iter().map(|container| AcceptedContainer {
-        name: container.name.clone(),
-        stage: container.stage,
-        effective: rules.effective_limits(
-            &container.env,
-            devices(&container.name).any(|device| device.scaled > device.memory),
-        ),
-    });
-    let containers = containers.collect();
-    let modes = pod
-        .containers
-        .iter()
-        .flat_map(|container| devices(&container.name));
-    let modes = modes
-        .map(|device| (device.uuid.clone(), device.mode))
-        .collect();
-    let scaled = pod.containers.iter().flat_map(|c| devices(&c.name));
-    let scaled = scaled.filter(|device| device.scaled > device.memory);
-    let promised = scaled
-        .map(|device| (device.uuid.clone(), device.scaled))
-        .collect();
+    let promises_more = |device: &Gpu| device.scaled > device.memory;
+    let (mut modes, mut promised) = (BTreeMap::new(), BTreeMap::new());
+    let mut containers = Vec::new();
+    for container in &pod.containers {
+        for device in devices(&container.name) {
+            modes.insert(device.uuid.clone(), device.mode);
+            if promises_more(device) {
+                promised.insert(device.uuid.clone(), device.scaled);
+            }
+        }
+        let promised_more = devices(&container.name).any(promises_more);
+        containers.push(AcceptedContainer {
+            name: container.name.clone(),
+            stage: container.stage,
+            effective: rules.effective_limits(&container.env, promised_more),
+        });
+    }
     let mut accepted = AcceptedAllocation::new(
         input.uid.clone(),
         pod.namespace.clone(),
@@ -183,37 +179,36 @@ fn check_capacity(
     input: ValidationInput<'_>,
     accepted: &AcceptedAllocation,
 ) -> Result<(), Refusal> {
-    let inventory = input.inventory;
     let unreadable = |(_, used): &&(PodUid, AllocatedUse)| *used == AllocatedUse::Unreadable;
     if let Some((pod, _)) = input.damaged.iter().find(unreadable) {
         return Err(Refusal::ShareUnreadable(pod.clone()));
     }
     // Only pods on the same GPUs matter: hundreds may be on others.
     let gpus: BTreeSet<&str> = accepted.uses().keys().map(gpu_of).collect();
-    let requested = |device: &GpuUuid| gpus.contains(gpu_of(device));
-    let mut open = inventory.clone();
-    open.gpus.retain(|gpu| requested(&gpu.uuid));
+    let on_its_gpus = |device: &GpuUuid| gpus.contains(gpu_of(device));
+    let mut open = input.inventory.clone();
+    open.gpus.retain(|gpu| on_its_gpus(&gpu.uuid));
     for gpu in &mut open.gpus {
         // Pods bound before a GPU was cordoned may start on it.
         gpu.cordon = None;
     }
     // So may those bound before a process outside every share took memory of it.
     open.unmanaged.clear();
-    let others = input
-        .others
-        .iter()
-        .filter(|o| o.uses().keys().any(requested));
-    let others = others.map(|other| (&other.pod, AllocatedUse::Known(other.uses().clone())));
-    let others: Vec<(&PodUid, AllocatedUse)> = others.collect();
-    let others = others.iter().map(|(pod, used)| (*pod, used));
+    let mut beside: Vec<(&PodUid, AllocatedUse)> = Vec::new();
+    for other in input.others {
+        if other.uses().keys().any(on_its_gpus) {
+            beside.push((&other.pod, AllocatedUse::Known(other.uses().clone())));
+        }
+    }
+    let beside = beside.iter().map(|(pod, used)| (*pod, used));
     let damaged = input.damaged.iter().map(|(pod, used)| (pod, used));
-    let all: Vec<_> = others.chain(damaged).collect();
-    let known = LedgerDevices::of(&open, &[], &all);
+    let pods: Vec<_> = beside.chain(damaged).collect();
+    let ledger = LedgerDevices::of(&open, &[], &pods);
     for (gpu, requested) in accepted.uses().clone() {
-        let Some((index, full)) = known.refusal_of(&open, &gpu, &requested) else {
+        let Some((index, full)) = ledger.refusal_of(&open, &gpu, &requested) else {
             return Err(Refusal::DeviceGone(gpu));
         };
-        let (device, used) = (&open.gpus[index], &known.devices[index]);
+        let (device, used) = (&open.gpus[index], &ledger.devices[index]);
         if let Health::Unhealthy(why) = &device.health {
             return Err(Refusal::Unhealthy(gpu, why.clone()));
         }
@@ -224,9 +219,11 @@ fn check_capacity(
                 gpu_layout.cordon.clone().unwrap_or_default(),
             ));
         }
-        let grants = || accepted.allocation.all().flat_map(|(_, grants)| grants);
-        let mut on_it = grants().filter(|grant| grant.device_key() == gpu);
-        if let Some(grant) = on_it.find(|grant| !allows(device, grant)) {
+        let grants = || {
+            let all = accepted.allocation.all().flat_map(|(_, grants)| grants);
+            all.filter(|grant| grant.device_key() == gpu)
+        };
+        if let Some(grant) = grants().find(|grant| !allows(device, grant)) {
             return Err(Refusal::Shared {
                 gpu,
                 mode: device.mode,
@@ -235,10 +232,14 @@ fn check_capacity(
         }
         let offers = allocatable::replicas_by_resource(device);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
-        let other_resource = !grants().all(|grant| grant.device_key() != gpu || offered(grant));
-        let other_resource = other_resource.then_some(Reason::CardTypeMismatch);
-        if let Some(reason) = other_resource.or(full) {
-            if other_resource.is_none() && fits_later(&open, &all, &gpu, &requested) {
+        let all_offered = grants().all(offered);
+        let reason = if all_offered {
+            full
+        } else {
+            Some(Reason::CardTypeMismatch)
+        };
+        if let Some(reason) = reason {
+            if all_offered && fits_later(&open, &pods, &gpu, &requested) {
                 return Err(Refusal::Orphaned(gpu, reason));
             }
             return Err(Refusal::Full {

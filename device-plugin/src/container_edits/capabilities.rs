@@ -61,7 +61,7 @@ pub struct AllowedCapabilities {
 impl AllowedCapabilities {
     /// What the profile of this device's GPU allows; `None`: the device is not shared by vgpu, and
     /// its containers get what their image asks for.
-    pub fn of(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
+    fn on(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
         if !matches!(device.mode, Shared::Vgpu | Shared::Unknown) {
             return None;
         }
@@ -86,8 +86,8 @@ impl AllowedCapabilities {
     }
 
     /// What all of a container's devices allow; `None` where none of them is shared by vgpu.
-    pub fn of_all<'a>(devices: impl Iterator<Item = &'a Gpu>, layout: &NodeLayout) -> Option<Self> {
-        let all = devices.filter_map(|device| Self::of(device, layout));
+    pub fn on_all<'a>(devices: impl Iterator<Item = &'a Gpu>, layout: &NodeLayout) -> Option<Self> {
+        let all = devices.filter_map(|device| Self::on(device, layout));
         all.reduce(|one, other| Self {
             graphics: one.graphics && other.graphics,
             video: one.video && other.video,
@@ -228,7 +228,7 @@ mod tests {
         let mut alone = gpu("GPU-a", 0);
         alone.mode = Shared::Exclusive;
         let check = |shared: &NodeLayout, devices: &[&Gpu], expected: Option<&str>| {
-            let allowed = AllowedCapabilities::of_all(devices.iter().copied(), shared);
+            let allowed = AllowedCapabilities::on_all(devices.iter().copied(), shared);
             let names = allowed.map(|allowed| allowed.names().join(","));
             assert_eq!(names.as_deref(), expected);
         };
@@ -263,7 +263,7 @@ mod tests {
         });
         let mut instance = gpu("MIG-1", 0);
         instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
-        let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
+        let allowed = AllowedCapabilities::on(&instance, &shared).expect("vgpu");
         assert_eq!(allowed.names(), ["compute", "utility", "video"]);
     }
 }

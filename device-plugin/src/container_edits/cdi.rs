@@ -9,7 +9,7 @@ use aliquot_node_state::device_id::{AnswerName, KIND};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::gpus::host_device::HostDevice;
+use crate::host_device::HostDevice;
 
 /// The oldest CDI version that has all we use (`hostPath` of device nodes); containerd 1.7 and
 /// later read it.
@@ -128,7 +128,7 @@ pub fn variables_only(name: &AnswerName, variables: Vec<String>) -> Spec {
         env: variables,
         ..Edits::default()
     };
-    of(name, VERSION, edits)
+    spec_with(name, VERSION, edits)
 }
 
 /// Our spec for `name`: `variables` (`NAME=value`), the container directory mounted read-only with
@@ -165,10 +165,10 @@ pub fn spec(
         "containerPath": COUNTERS_IN_CONTAINER,
         "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
     }));
-    of(name, newer(VERSION, &driver.version), edits)
+    spec_with(name, newer(VERSION, &driver.version), edits)
 }
 
-fn of(name: &AnswerName, version: &str, edits: Edits) -> Spec {
+fn spec_with(name: &AnswerName, version: &str, edits: Edits) -> Spec {
     Spec {
         version: version.to_owned(),
         kind: KIND.to_owned(),

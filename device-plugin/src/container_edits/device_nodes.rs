@@ -10,7 +10,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::container_edits::cdi::Edits;
-use crate::gpus::host_device::{self, HostDevice};
+use crate::host_device::{self, HostDevice};
 use crate::paths::DriverRoot;
 
 /// Where device nodes usually are.
@@ -31,9 +31,7 @@ const WSL: &str = "/dev/dxg";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
-    /// Which part of the driver serves it.
     pub major: u32,
-    /// Which of its devices.
     pub minor: u32,
 }
 
@@ -235,15 +233,15 @@ impl DeviceNodes {
     }
 
     /// The folder of the root, where it has device nodes; else the host's.
-    pub fn of(root: Option<&DriverRoot>) -> Self {
+    pub fn new(root: Option<&DriverRoot>) -> Self {
         let own = root.filter(|root| root.here.join("dev").join(CONTROL).exists());
-        own.map_or_else(Self::of_host, |root| Self {
+        own.map_or_else(Self::host, |root| Self {
             here: root.here.join("dev"),
             host: Some(root.host.join("dev")).filter(|host| host != Path::new(DEV)),
         })
     }
 
-    fn of_host() -> Self {
+    fn host() -> Self {
         let host = Path::new(HOST_DEV);
         Self::at(if host.is_dir() { host } else { Path::new(DEV) })
     }

@@ -189,15 +189,15 @@ fn uses_host_nodes_when_driver_root_has_none() {
         here: place.path().to_owned(),
         host: "/run/nvidia/driver".into(),
     };
-    assert_eq!(DeviceNodes::of(Some(&root)), DeviceNodes::of_host());
-    assert_eq!(DeviceNodes::of(None), DeviceNodes::of_host());
+    assert_eq!(DeviceNodes::new(Some(&root)), DeviceNodes::host());
+    assert_eq!(DeviceNodes::new(None), DeviceNodes::host());
     fs::write(place.path().join("dev/nvidiactl"), "").expect("written");
     let check = |host: &str, expected: Option<&str>| {
         let root = DriverRoot {
             host: host.into(),
             ..root.clone()
         };
-        let found = DeviceNodes::of(Some(&root));
+        let found = DeviceNodes::new(Some(&root));
         assert_eq!(found.here, place.path().join("dev"));
         assert_eq!(found.host.as_deref(), expected.map(Path::new));
     };

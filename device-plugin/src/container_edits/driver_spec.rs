@@ -62,7 +62,6 @@ pub struct SpecInputs {
     pub has_names: bool,
 }
 
-/// Why a spec is not used.
 #[derive(Debug, Error)]
 pub enum SpecError {
     #[error("it cannot be read: {0}")]
@@ -101,7 +100,6 @@ pub enum GenerateError {
     Task(#[from] JoinError),
 }
 
-/// The stored spec.
 pub fn stored(file: &Path, host_root: &Path) -> Result<Spec, SpecError> {
     checked(&fs::read(file)?, host_root)
 }

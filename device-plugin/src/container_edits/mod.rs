@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::files::{self, FileError};
-use crate::gpus::host_device::HostDevice;
+use crate::host_device::HostDevice;
 use crate::paths::Paths;
 use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};
@@ -34,7 +34,7 @@ pub enum EditsError {
     File(#[from] FileError),
     /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
     #[error(
-        "container {container} would start without libcuda.so.1: the CDI spec of the driver that the agent generates is not used: {source}, and NVIDIA's container runtime does not start this container; the node's condition AliquotRuntimeIncomplete says what is missing; the kubelet retries"
+        "container {container} would start without libcuda.so.1: the CDI spec of the driver that the agent generates is not used: {source}; the node's condition AliquotRuntimeIncomplete says what is missing; the kubelet retries"
     )]
     NoDriver {
         container: String,
@@ -78,40 +78,28 @@ impl ContainerEdits {
     }
 
     /// The edits that bring the driver into a container with these devices, with the numbers of
-    /// their device nodes and without what is not `allowed`. `injected`: NVIDIA's runtime brings it
-    /// where no spec does. Fails where the container would have no driver.
+    /// their device nodes and without what is not `allowed`. Fails where the container would have no
+    /// driver.
     pub fn driver(
         &self,
         container: &str,
         devices: &[HostDevice],
-        injected: bool,
         allowed: Option<AllowedCapabilities>,
     ) -> Result<DriverEdits, EditsError> {
-        let spec = self.driver_spec();
-        let mut driver = match &spec {
-            Ok(spec) => spec.driver(devices),
-            Err(_) if injected => DriverEdits::default(),
-            Err(source) => {
-                return Err(EditsError::NoDriver {
-                    container: container.to_owned(),
-                    source: Arc::clone(source),
-                });
-            }
-        };
-        let completed = DeviceNodes::of(self.paths.driver_root.as_ref()).complete(
+        let spec = self.driver_spec().map_err(|source| EditsError::NoDriver {
+            container: container.to_owned(),
+            source,
+        })?;
+        let mut driver = spec.driver(devices);
+        let completed = DeviceNodes::new(self.paths.driver_root.as_ref()).complete(
             &mut driver.edits,
             &device_nodes::required(devices, &self.paths.capabilities),
             &self.paths.proc_devices,
         );
-        // Where NVIDIA's runtime adds the driver, it adds the driver's device nodes, too.
-        if let Err(source) = completed
-            && spec.is_ok()
-        {
-            return Err(EditsError::NoDeviceNode {
-                container: container.to_owned(),
-                source,
-            });
-        }
+        completed.map_err(|source| EditsError::NoDeviceNode {
+            container: container.to_owned(),
+            source,
+        })?;
         if let Some(allowed) = allowed {
             allowed.filter_edits(&mut driver.edits);
         }

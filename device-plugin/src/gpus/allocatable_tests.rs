@@ -62,33 +62,3 @@ fn promises_memory_without_what_the_driver_reserves() {
     let devices = allocatable_devices(&facts, &[], &layout);
     assert_eq!(devices[0].memory, Mib(10_000));
 }
-
-fn gpu_device(settings: &Mps) -> Gpu {
-    let mut whole = crate::testing::gpu("GPU-a", 0);
-    (whole.memory, whole.scaled) = (Mib(40_960), Mib(40_960));
-    mps(whole, settings)
-}
-
-#[test]
-fn mps_1_advertises_one_device_id_per_replica() {
-    let four = gpu_device(&Mps::new(4));
-    let even = EvenShare {
-        memory: Mib(10_240),
-        cores: Percent(25),
-    };
-    assert_eq!((four.replicas, four.even_share), (4, Some(even)));
-    assert_eq!((&*four.resource, four.strict), ("nvidia.com/gpu", true));
-    for (gpus, replicas) in [(1, 4), (4, 16), (8, 32)] {
-        let sum: u32 = (0..gpus).map(|_| gpu_device(&Mps::new(4)).replicas).sum();
-        assert_eq!(sum, replicas, "{gpus} GPUs");
-    }
-}
-
-#[test]
-fn mps_2_advertises_under_renamed_resource() {
-    let renamed = Mps {
-        rename: Some("nvidia.com/gpu.shared".to_owned()),
-        ..Mps::new(4)
-    };
-    assert_eq!(gpu_device(&renamed).resource, "nvidia.com/gpu.shared");
-}

@@ -40,7 +40,6 @@ pub enum Recovery {
     FabricRegistration,
     /// A new start of the applications on the device, as after a failure of its MPS daemon.
     RestartApplication,
-    /// A reset of the GPU.
     ResetGpu,
     /// A drain and restart of the node.
     DrainNode,
@@ -267,12 +266,10 @@ pub fn evictions(affected: &[(Arc<Pod>, DeviceFailure)]) -> Vec<RefusedPod> {
         .iter()
         .filter(|(pod, failure)| is_evictable(pod, failure));
     for (pod, failure) in leaving {
-        found.entry(&pod.uid).or_insert_with(|| RefusedPod {
-            pod: pod.uid.clone(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            reason: format!("{}: {}", failure.gpu, failure.cause),
-        });
+        let reason = || format!("{}: {}", failure.gpu, failure.cause);
+        found
+            .entry(&pod.uid)
+            .or_insert_with(|| pod.refused(reason()));
     }
     found.into_values().collect()
 }
@@ -338,7 +335,6 @@ pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> E
     pod_event(pod, true, "GpuError", text)
 }
 
-/// An event on a pod.
 pub(crate) fn pod_event(pod: &Pod, warning: bool, reason: &'static str, text: String) -> EventNote {
     EventNote {
         pod: PodRef {

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use crate::gpus::allocatable::{self, AllocatedIds, NodeLayout};
 use crate::gpus::device_failures::{DeviceFailure, NodeFailures, Recovery};
-use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::gpus::host_memory;
+use crate::host_device::{HostDevice, InstanceIds};
 
 /// The GPUs as the health monitor last read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +64,6 @@ pub struct RuntimeProblem {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
     pub problems: Vec<RuntimeProblem>,
-    /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
-    /// in the environment.
-    pub injects_driver: bool,
     /// Why a container that relies on CDI would start silently without its GPUs and limits, and is
     /// therefore not started.
     pub without_cdi: Option<String>,
@@ -110,9 +107,7 @@ pub struct PublishedNode {
     /// Resources that another device plugin serves, by the monitor of their owners; `None` until that
     /// was first checked.
     pub taken_resources: Option<Vec<TakenResource>>,
-    /// Pods that were refused at their start.
     refused: Vec<RefusedPod>,
-    /// How far the resizes of pods are.
     resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
     pub cleaning_up: bool,
@@ -127,7 +122,6 @@ pub struct PublishedNode {
 pub struct NodePublisher(watch::Sender<Arc<PublishedNode>>);
 
 impl NodePublisher {
-    /// Starts with these GPUs and no users.
     pub fn new(
         facts: nvml::DriverInventory,
         health: Vec<nvml::DeviceHealth>,
@@ -194,7 +188,6 @@ impl NodePublisher {
         self.change(|node| node.host_reserve = reserve);
     }
 
-    /// Sets what the monitor reports.
     pub fn set_monitor_reports(&self, reports: MonitorReports) {
         self.change(|node| node.monitor = reports);
     }
@@ -416,7 +409,7 @@ fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> 
         let instances = gpu.layout.instances.iter();
         let parts = instances.filter_map(|one| {
             let device = one.device()?;
-            Some(named(&device.uuid, Some(InstanceIds::of(one, device))))
+            Some(named(&device.uuid, Some(InstanceIds::new(one, device))))
         });
         let all = parts.chain([named(&gpu.uuid, None)]);
         found.extend(all.map(|gpu| (gpu.uuid.clone(), gpu)));

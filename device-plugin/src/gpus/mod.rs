@@ -2,7 +2,6 @@
 
 pub mod allocatable;
 pub mod device_failures;
-pub mod host_device;
 mod host_memory;
 pub mod inventory;
 mod namespace_reservations;

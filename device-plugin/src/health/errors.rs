@@ -12,7 +12,6 @@ use crate::files;
 /// The kernel's name of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The content of the file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct StoredErrors {
     boot: String,

@@ -22,7 +22,7 @@ use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
 use crate::health::errors::ErrorRecord;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
 
 /// The longest wait for driver events; health is read after each.
 const EVENT_WAIT: Duration = Duration::from_secs(2);
@@ -205,9 +205,7 @@ impl HealthMonitor {
         let pods = self.allocations.pods.in_order();
         let shares = self.accepted();
         failed.extend(device_failures::unlisted(&state.facts, &shares, &pods));
-        self.metrics
-            .unhealthy_gpus
-            .set(i64::try_from(failed.len()).unwrap_or(i64::MAX));
+        set_count(&self.metrics.unhealthy_gpus, failed.len());
         let synced = self.allocations.pods.synced();
         match self.allocations.entries() {
             Ok(entries) => {
@@ -303,8 +301,9 @@ impl HealthMonitor {
     }
 }
 
-/// The result of `call`, a call of the driver, which has no deadline of its own. `report` gets the reason while the driver is late, and `None` once it has
-/// answered. Returns `None` when `stop` is cancelled first.
+/// The result of `call`, a call of the driver, which has no deadline of its own; `None` when `stop`
+/// is cancelled first. `report` gets the reason while the driver is late, and `None` once it has
+/// answered.
 async fn await_driver<T>(
     call: impl Future<Output = T>,
     report: &impl Fn(Option<String>),

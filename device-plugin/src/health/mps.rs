@@ -57,7 +57,6 @@ impl MpsMonitor {
         }
     }
 
-    /// Polls until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let this = Arc::new(self);
         let mut current = MpsSnapshot::default();
@@ -103,7 +102,7 @@ impl MpsMonitor {
 
     fn daemon_health(&self, device: &str) -> DaemonHealth {
         let directory = DaemonDirectory::new(&self.root, device);
-        DaemonHealth::of(
+        DaemonHealth::new(
             directory.status(),
             directory.last_checked(),
             SystemTime::now(),
@@ -195,7 +194,7 @@ pub struct DaemonHealth {
 
 impl DaemonHealth {
     /// From the supervisor's status and the time of its last check.
-    pub fn of(
+    pub fn new(
         status: Result<Option<DaemonStatus>, DaemonDirectoryError>,
         last_checked: Option<SystemTime>,
         now: SystemTime,
@@ -323,7 +322,7 @@ mod tests {
     fn daemon_health(losses: u64, faults: u64) -> DaemonHealth {
         let now = SystemTime::now();
         let status = status(DaemonPhase::Running, losses, faults);
-        DaemonHealth::of(Ok(Some(status)), Some(now), now)
+        DaemonHealth::new(Ok(Some(status)), Some(now), now)
     }
 
     #[test]
@@ -340,7 +339,7 @@ mod tests {
         ] {
             let last_checked = now - Duration::from_secs(age);
             let found = phase.map(|phase| status(phase, 0, 0));
-            let daemon_health = DaemonHealth::of(Ok(found), Some(last_checked), now);
+            let daemon_health = DaemonHealth::new(Ok(found), Some(last_checked), now);
             assert_eq!(daemon_health.down.as_deref(), expected);
         }
     }

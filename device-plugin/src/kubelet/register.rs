@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server, Uri};
 use tower::service_fn;
 
+use crate::files::{self, Identity};
 use crate::kubelet::plugin::{Plugin, options};
 use crate::kubelet::proto::VERSION;
 use crate::kubelet::proto::v1beta1::RegisterRequest;
@@ -95,7 +96,7 @@ pub async fn keep_registered<F>(
     loop {
         changes.ensure(&directory);
         let current_stands = current.as_ref().is_some_and(|c| c.is_current(&directory));
-        let kubelet = identify(&directory.join(KUBELET_SOCKET));
+        let kubelet = files::identity(&directory.join(KUBELET_SOCKET));
         let tried = kubelet.as_ref().ok().copied();
         let mut failed = false;
         if !current_stands {
@@ -150,9 +151,6 @@ struct Registered {
     stop: CancellationToken,
 }
 
-/// Which file is at a path: device, inode and change time (inodes are reused).
-type Identity = (u64, u64, i64, i64);
-
 impl Registered {
     /// The kubelet is the one we registered with and our socket is still there.
     fn is_current(&self, directory: &Path) -> bool {
@@ -167,13 +165,8 @@ impl Drop for Registered {
     }
 }
 
-fn identify(path: &Path) -> std::io::Result<Identity> {
-    let found = std::fs::metadata(path)?;
-    Ok((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
-}
-
 fn identity(path: &Path) -> Option<Identity> {
-    identify(path).ok()
+    files::identity(path).ok()
 }
 
 /// Why there is no kubelet to register with.
@@ -210,8 +203,8 @@ async fn register(
     serve(&socket, plugin(stop.clone()), stop.clone()).map_err(failed)?;
     let kubelet = directory.join(KUBELET_SOCKET);
     // Read before the call: if either changes meanwhile, we register again.
-    let ours = identify(&socket).map_err(failed)?;
-    let theirs = identify(&kubelet).map_err(|source| RegisterError::Inspect {
+    let ours = files::identity(&socket).map_err(failed)?;
+    let theirs = files::identity(&kubelet).map_err(|source| RegisterError::Inspect {
         path: kubelet.clone(),
         source,
     })?;
@@ -357,7 +350,8 @@ mod tests {
     #[test]
     fn says_why_the_kubelets_socket_cannot_be_seen() {
         use std::io::{Error, ErrorKind};
-        let nowhere = identify(Path::new("/nonexistent/kubelet.sock")).expect_err("none");
+        let nowhere = files::identity(Path::new("/nonexistent/kubelet.sock"));
+        let nowhere = nowhere.expect_err("none");
         assert!(why_away(&nowhere).contains("not running"));
         // EPERM.
         let denied = Error::from_raw_os_error(1);

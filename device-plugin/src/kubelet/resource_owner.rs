@@ -18,7 +18,8 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::inventory::TakenResource;
 use crate::kubelet::proto::HEALTHY;
 use crate::kubelet::proto::v1beta1::Device;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, set_count};
+use crate::node_view::NodeCondition;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
 
@@ -168,11 +169,11 @@ fn foreign_allocations<'a>(
     entries.iter().filter(foreign).map(of_container).collect()
 }
 
-/// Status, reason and message of [`RESOURCE_TAKEN`].
-pub fn condition(taken: &[TakenResource]) -> [String; 3] {
+/// [`RESOURCE_TAKEN`].
+pub fn condition(taken: &[TakenResource]) -> NodeCondition {
     if taken.is_empty() {
         let message = "this agent serves every resource that it advertises to the kubelet";
-        return ["False", "Registered", message].map(str::to_owned);
+        return NodeCondition::new(false, "Registered", message);
     }
     let each = taken.iter().map(|one| {
         let example = one.ids.first().map(String::as_str).unwrap_or_default();
@@ -187,7 +188,7 @@ pub fn condition(taken: &[TakenResource]) -> [String; 3] {
         "another device plugin serves {} on this node, because it registered later: new containers get devices from it, without limits; expected: this agent alone; disable the other plugin here (NVIDIA's device plugin, GKE's nvidia-gpu-device-plugin or AKS's managed one), then delete this node's agent pod, so that the agent registers again",
         each.collect::<Vec<_>>().join(", ")
     );
-    ["True".to_owned(), "OtherDevicePlugin".to_owned(), message]
+    NodeCondition::new(true, "OtherDevicePlugin", message)
 }
 
 /// What reports resources that another device plugin serves.
@@ -241,8 +242,7 @@ impl ResourceOwnerMonitor {
         };
         let taken = owners.check(&advertised, &registered, &entries, Instant::now());
         let ids = taken.iter().map(|one| one.ids.len()).sum::<usize>();
-        let ids = i64::try_from(ids).unwrap_or(i64::MAX);
-        self.metrics.foreign_device_ids.set(ids);
+        set_count(&self.metrics.foreign_device_ids, ids);
         if node.taken_resources.as_deref().unwrap_or_default() != taken.as_slice() {
             let event = note(&self.node, &taken);
             tracing::warn!(reason = event.reason, text = event.text);
@@ -253,7 +253,6 @@ impl ResourceOwnerMonitor {
 }
 
 fn note(node: &str, taken: &[TakenResource]) -> EventNote {
-    let [_, _, text] = condition(taken);
     EventNote {
         pod: PodRef::node(node),
         warning: !taken.is_empty(),
@@ -263,7 +262,7 @@ fn note(node: &str, taken: &[TakenResource]) -> EventNote {
             "ResourceTaken"
         },
         action: "Registering",
-        text,
+        text: condition(taken).message,
     }
 }
 

@@ -89,13 +89,13 @@ fn drop_ins(directory: &Path) -> Result<Vec<PathBuf>, KubeletConfigError> {
         path: directory.to_owned(),
         source,
     };
-    let entries = std::fs::read_dir(directory).map_err(failed)?;
-    let entries = entries.map(|entry| entry.map(|entry| entry.path()));
-    let entries: Result<Vec<_>, _> = entries.collect();
-    let mut entries = entries.map_err(failed)?;
-    entries.sort();
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        paths.push(entry.map_err(failed)?.path());
+    }
+    paths.sort();
     let mut files = Vec::new();
-    for path in entries {
+    for path in paths {
         if path.is_dir() {
             files.extend(drop_ins(&path)?);
         } else if path.extension().is_some_and(|ending| ending == "conf") {

@@ -8,9 +8,10 @@ use aliquot_k8s::event::{EventNote, PodRef};
 
 use crate::layout::desired_layout::DesiredLayoutError;
 use crate::layout::device_users::DeviceUsers;
-use crate::layout::stored_layout::{StoredLayout, mode_name};
+use crate::layout::stored_layout::{StoredLayout, cordon, mode_name};
 use crate::layout::transition::{ChangeStep, GpuState};
 use crate::modes::ModeError;
+use crate::node_view::NodeCondition;
 
 /// The condition type: the node's profile is applied on every GPU.
 pub const PROFILE: &str = "AliquotProfile";
@@ -42,8 +43,8 @@ impl From<ModeError> for StepError {
     }
 }
 
-/// Status, reason and message. Only GPUs that are present count: for others there is nothing to
-/// wait for. `restoring`: those whose mode is being set up again.
+/// [`PROFILE`]. Only GPUs that are present count: for others there is nothing to wait for.
+/// `restoring`: those whose mode is being set up again.
 pub fn condition(
     layout: &StoredLayout,
     present: &BTreeSet<GpuUuid>,
@@ -51,7 +52,7 @@ pub fn condition(
     error: Option<&DesiredLayoutError>,
     users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
     failures: &BTreeMap<GpuUuid, StepError>,
-) -> [String; 3] {
+) -> NodeCondition {
     let profile = layout.profile.as_deref();
     let (reason, lines) = if let Some(error) = error {
         let unchanged =
@@ -65,8 +66,9 @@ pub fn condition(
             .filter(|(uuid, _)| present.contains(*uuid));
         let unchanged: Vec<String> = gpus.clone().filter_map(late).collect();
         let changing = gpus.filter_map(|(uuid, gpu)| {
-            let what = changing(uuid, gpu, restoring.contains(uuid))?;
-            Some(what + &reason_to_wait(gpu, users_by_gpu.get(uuid), failures.get(uuid)))
+            let what = cordon(gpu, restoring.contains(uuid))?;
+            let why = reason_to_wait(gpu, users_by_gpu.get(uuid), failures.get(uuid));
+            Some(format!("{uuid} {what}{why}"))
         });
         let changing: Vec<String> = changing.collect();
         if !changing.is_empty() {
@@ -74,8 +76,7 @@ pub fn condition(
         } else if !unchanged.is_empty() {
             ("GivenUp", unchanged)
         } else if let Some(profile) = profile {
-            let message = format!("profile {profile}");
-            return ["True".to_owned(), "Applied".to_owned(), message];
+            return NodeCondition::new(true, "Applied", format!("profile {profile}"));
         } else {
             ("Unknown", vec!["no profile has been read yet".to_owned()])
         }
@@ -84,33 +85,20 @@ pub fn condition(
     if let Some((end, _)) = message.char_indices().nth(LONGEST) {
         message.truncate(end);
     }
-    ["False".to_owned(), reason.to_owned(), message]
+    NodeCondition::new(false, reason, message)
 }
 
-pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
-    let applied = status == "True";
+pub fn note(node: &str, condition: &NodeCondition) -> EventNote {
     EventNote {
         pod: PodRef::node(node),
-        warning: !applied,
-        reason: if applied {
+        warning: !condition.holds,
+        reason: if condition.holds {
             "ProfileApplied"
         } else {
             "ProfileNotApplied"
         },
         action: "Sharing",
-        text: format!("{reason}: {message}"),
-    }
-}
-
-/// What changes on a GPU.
-fn changing(uuid: &GpuUuid, gpu: &GpuState, restoring: bool) -> Option<String> {
-    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
-    match &gpu.change {
-        Some(change) if !change.late => {
-            let to = mode_name(&change.to);
-            Some(format!("{uuid} changes from {from} to {to}"))
-        }
-        _ => restoring.then(|| format!("{uuid} is being set up as {from}")),
+        text: format!("{}: {}", condition.reason, condition.message),
     }
 }
 
@@ -195,7 +183,8 @@ mod tests {
             &users_by_gpu,
             &failures,
         );
-        assert_eq!(found, expected.map(str::to_owned));
+        let found = [found.status(), found.reason, found.message.as_str()];
+        assert_eq!(found, expected);
     }
 
     #[test]

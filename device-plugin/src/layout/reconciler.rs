@@ -15,7 +15,6 @@ use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::processes;
 use aliquot_nvml::{DriverInventory, GpuFacts};
 use aliquot_profiles::config::{Seconds, TransitionPolicy};
-use aliquot_profiles::mode::InstanceSharing;
 use aliquot_profiles::{Defaults, Mode};
 use aliquot_serve::fail_point;
 use tokio::sync::{mpsc, watch};
@@ -36,9 +35,9 @@ use crate::layout::device_users::{self, DeviceUsers, UserSources};
 use crate::layout::profile_status::{self, StepError};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError, mode_name};
 use crate::layout::transition::{self, ChangeStep, GpuState, PendingAction, TransitionInputs};
-use crate::metrics::{Metrics, count};
-use crate::modes::SharingModes;
-use crate::node_view::NodeView;
+use crate::metrics::{Metrics, count, set_count};
+use crate::modes::{self, SharingModes};
+use crate::node_view::{NodeCondition, NodeView};
 use crate::pods::pod::Phase;
 
 /// The interval between two reconciliations without an event: the configuration is compared by its
@@ -188,9 +187,11 @@ impl LayoutReconciler {
         resources: &BTreeSet<String>,
         changed: bool,
     ) {
-        let failures = state.failures.iter();
-        let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.error.clone()));
-        let failures = failures.collect();
+        let failures = state
+            .failures
+            .iter()
+            .map(|(uuid, failure)| (uuid.clone(), failure.error.clone()))
+            .collect();
         let (layout, profile_error) = (&state.layout, state.profile_error.as_ref());
         let condition = profile_status::condition(
             layout,
@@ -203,22 +204,21 @@ impl LayoutReconciler {
         self.metrics
             .profile_error
             .set(i64::from(profile_error.is_some()));
-        let changing = i64::try_from(state.changing_count()).unwrap_or(i64::MAX);
-        self.metrics.changing_gpus.set(changing);
+        set_count(&self.metrics.changing_gpus, state.changing_count());
         let is_new = state.reported_condition.as_ref() != Some(&condition);
         if self.configuration.is_some() && (is_new || state.reported_hash != state.hash) {
             let profile = state.layout.profile.as_deref();
-            let applied = condition[1] == "Applied";
-            self.metrics.set_profile(profile, state.hash, applied);
+            self.metrics
+                .set_profile(profile, state.hash, condition.holds);
             state.reported_hash = state.hash;
         }
         if self.configuration.is_some() && is_new {
             tracing::info!(
-                reason = condition[1],
-                message = condition[2],
+                reason = condition.reason,
+                message = condition.message,
                 "profile status changed"
             );
-            if condition[1] != "Changing" {
+            if condition.reason != "Changing" {
                 self.notes
                     .send(profile_status::note(&self.node, &condition));
             }
@@ -311,15 +311,15 @@ impl LayoutReconciler {
 
     /// Does one step on one GPU. Blocks.
     fn run_step(&self, work: &SwitchStep) -> Result<(), StepError> {
-        let switch = self.allocations.modes.switch(&work.mode);
+        let (modes, mode) = (&self.allocations.modes, modes::of(&work.mode));
         let done = if let Some(to) = &work.to {
             fail_point::at("BeforeLeave");
-            let done = switch.leave(&work.gpu, &work.mode, to);
+            let done = mode.leave(modes, &work.gpu, to);
             fail_point::at("AfterLeave");
             done
         } else {
             fail_point::at("BeforeEnter");
-            let done = switch.enter(&work.gpu, &work.mode);
+            let done = mode.enter(modes, &work.gpu);
             fail_point::at("AfterEnter");
             done
         };
@@ -409,12 +409,9 @@ fn evictions(layout: &StoredLayout, users: &BTreeMap<GpuUuid, DeviceUsers>) -> V
         }
         let to = mode_name(&change.to);
         for pod in users.pods.iter().filter(|pod| !pod.mirror) {
-            evict.push(RefusedPod {
-                pod: pod.uid.clone(),
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                reason: format!("{uuid} changes to mode {to}, as the profile of its node requires"),
-            });
+            let reason =
+                format!("{uuid} changes to mode {to}, as the profile of its node requires");
+            evict.push(pod.refused(reason));
         }
     }
     evict
@@ -433,7 +430,7 @@ pub struct ReconcilerState {
     cordoned_since: BTreeMap<GpuUuid, Instant>,
     busy: BTreeSet<GpuUuid>,
     failures: BTreeMap<GpuUuid, StepFailure>,
-    reported_condition: Option<[String; 3]>,
+    reported_condition: Option<NodeCondition>,
     /// The hash of the configuration that was read last, and of the one in the metrics.
     hash: Option<u64>,
     reported_hash: Option<u64>,
@@ -506,10 +503,11 @@ impl ReconcilerState {
                 gpu = next;
             }
             while let Some((mode, None)) = state.next_step(&uuid, &gpu) {
-                if needs_mps_supervisor(&mode) {
+                let mode = modes::of(&mode);
+                if mode.needs_mps_supervisor() {
                     break;
                 }
-                match initial.modes.switch(&mode).enter(facts, &mode) {
+                match mode.enter(initial.modes, facts) {
                     Ok(()) => gpu = state.after_step(&uuid, &gpu),
                     Err(error) => {
                         tracing::warn!(%uuid, %error, "cannot restore the mode of a GPU yet");
@@ -620,19 +618,6 @@ impl ReconcilerState {
     }
 }
 
-/// Whether entering a mode waits for the MPS supervisor. Such a mode is entered after the kubelet
-/// is being served.
-fn needs_mps_supervisor(mode: &Mode) -> bool {
-    match mode {
-        Mode::Mps(_) => true,
-        Mode::Mig(mig) => {
-            let mut slices = mig.layout.iter();
-            slices.any(|slice| matches!(slice.on, Some(InstanceSharing::Mps(_))))
-        }
-        Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => false,
-    }
-}
-
 /// What the reconciler starts from.
 pub struct StartInputs<'a> {
     /// A configuration exists; it is read once the node's labels are known.
@@ -641,7 +626,6 @@ pub struct StartInputs<'a> {
     /// The values for what a profile leaves out.
     pub defaults: &'a Defaults,
     pub modes: &'a SharingModes,
-    /// Allocations that were accepted earlier.
     pub accepted: &'a [AcceptedAllocation],
     /// Where [`StoredLayout`] is stored.
     pub path: &'a Path,

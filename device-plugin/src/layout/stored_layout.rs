@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::files::{self, FileError};
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
 use crate::layout::transition::{ChangeStep, GpuState};
+use crate::modes;
 
 /// The version that this release reads and writes.
 const VERSION: u32 = 1;
@@ -117,18 +118,11 @@ impl StoredLayout {
 }
 
 pub fn mode_name(mode: &Mode) -> &'static str {
-    match mode {
-        Mode::Vgpu(_) => "vgpu",
-        Mode::Exclusive(_) => "exclusive",
-        Mode::Timeslice(_) => "timeslice",
-        Mode::Mps(_) => "mps",
-        Mode::Mig(_) => "mig",
-        Mode::Unmanaged => "unmanaged",
-    }
+    modes::of(mode).name()
 }
 
-/// Why a GPU accepts no new allocation.
-fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
+/// Why a GPU accepts no new allocation. `restoring`: its mode is being set up again.
+pub(super) fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
     let from = gpu.mode.as_ref().map_or("nothing", mode_name);
     match &gpu.change {
         Some(change) if !change.late => {

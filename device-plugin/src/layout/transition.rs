@@ -7,8 +7,9 @@
 //! is stored, and is repeated until it succeeds.
 
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::Mig;
 use serde::{Deserialize, Serialize};
+
+use crate::modes;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
@@ -63,7 +64,6 @@ pub enum PendingAction<'a> {
     Nothing,
     /// Undo the old mode, for the new one.
     Leave(&'a Mode, &'a Mode),
-    /// Set up a mode.
     Enter(&'a Mode),
 }
 
@@ -93,24 +93,7 @@ impl GpuState {
 
 /// Whether both modes set up a GPU the same way, so that they differ only in numbers and names.
 pub fn is_same_setup(one: &Mode, other: &Mode) -> bool {
-    let bare = |mode: &Mode| {
-        let mut mode = mode.clone();
-        match &mut mode {
-            Mode::Vgpu(vgpu) => *vgpu = aliquot_profiles::mode::Vgpu::default(),
-            Mode::Exclusive(exclusive) => exclusive.rename = None,
-            Mode::Timeslice(slices) => {
-                *slices = aliquot_profiles::mode::Timeslice::new(2);
-            }
-            Mode::Mps(mps) => {
-                mps.rename = None;
-                mps.strict = true;
-            }
-            Mode::Mig(Mig { allow, .. }) => allow.clear(),
-            Mode::Unmanaged => {}
-        }
-        mode
-    };
-    bare(one) == bare(other)
+    modes::of(one).setup() == modes::of(other).setup()
 }
 
 /// The next state, by what is desired and who uses the GPU. Applied until it stays the same, it

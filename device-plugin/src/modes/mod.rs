@@ -1,12 +1,13 @@
-//! The sharing modes: what each does to a GPU, and to a container on it. What each advertises is in
-//! [`crate::gpus::allocatable`].
+//! The sharing modes, one file each: what a mode makes of a GPU ([`SharingMode`], which its settings
+//! implement), and what a container on such a GPU needs. [`of`] and [`SharingModes::prepare`] name
+//! every mode once.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_core::inventory;
+use aliquot_core::Grant;
+use aliquot_core::inventory::{self, Gpu};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{Grant, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
@@ -15,21 +16,70 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::files::FileError;
-use crate::gpus::host_device::{HostDevice, InstanceIds};
+use crate::host_device::InstanceIds;
 
+mod exclusive;
 pub mod mig;
 pub mod mps;
+mod timeslice;
+mod vgpu;
 
-/// Switches GPUs into a mode and out of it. Both calls block and are idempotent: they are repeated
-/// after a kill at any point of the first attempt, and leave alone what is done already.
-pub trait ModeSwitch: Send + Sync {
-    /// Sets up the GPU as the settings say. Also called at every start of the agent, for GPUs that
-    /// are set up already.
-    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError>;
+/// What a mode makes of a GPU, by its settings. [`Self::enter`] and [`Self::leave`] block and are
+/// idempotent: they are repeated after a kill at any point of the first attempt, and leave alone
+/// what is done already.
+pub trait SharingMode {
+    /// Its name in profiles.
+    fn name(&self) -> &'static str;
+
+    /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
+    fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
+
+    /// The mode without the settings that a GPU can take over while pods use it: numbers and names.
+    fn setup(&self) -> Mode;
+
+    /// Whether [`Self::enter`] waits for the MPS supervisor.
+    fn needs_mps_supervisor(&self) -> bool {
+        false
+    }
+
+    /// Sets up the GPU. Also called at every start of the agent, for GPUs that are set up already.
+    fn enter(&self, _modes: &SharingModes, _gpu: &GpuFacts) -> Result<(), ModeError> {
+        Ok(())
+    }
 
     /// Undoes what [`Self::enter`] did, as far as it conflicts with the mode that comes next.
     /// Nobody uses the GPU.
-    fn leave(&self, gpu: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
+    fn leave(&self, _modes: &SharingModes, _gpu: &GpuFacts, _to: &Mode) -> Result<(), ModeError> {
+        Ok(())
+    }
+}
+
+pub fn of(mode: &Mode) -> &dyn SharingMode {
+    match mode {
+        Mode::Vgpu(settings) => settings,
+        Mode::Exclusive(settings) => settings,
+        Mode::Timeslice(settings) => settings,
+        Mode::Mps(settings) => settings,
+        Mode::Mig(settings) => settings,
+        Mode::Unmanaged => &Unmanaged,
+    }
+}
+
+/// The GPU is not advertised, and left as it is.
+struct Unmanaged;
+
+impl SharingMode for Unmanaged {
+    fn name(&self) -> &'static str {
+        "unmanaged"
+    }
+
+    fn devices(&self, _: Gpu, _: &GpuFacts) -> Vec<Gpu> {
+        Vec::new()
+    }
+
+    fn setup(&self) -> Mode {
+        Mode::Unmanaged
+    }
 }
 
 /// Why a GPU cannot change its mode, or a container cannot be set up, now. Both are retried.
@@ -53,15 +103,13 @@ pub enum ModeError {
 /// One grant of a container that is about to start.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerGrant<'a> {
-    /// The pod, by the kubelet's UID.
-    pub pod: &'a PodUid,
-    pub container: &'a str,
     pub grant: &'a Grant,
     /// Its index among the container's grants, which is the number of the device in CUDA.
     pub index: usize,
     /// The mode that the device had when the pod was accepted.
     pub mode: inventory::Mode,
-    pub device: &'a HostDevice,
+    /// The device as it is published now.
+    pub device: Option<&'a Gpu>,
     /// The instances of the GPU that others use, under dynamic MIG.
     pub other_instances: &'a [MigPlacement],
 }
@@ -71,6 +119,8 @@ pub struct ContainerGrant<'a> {
 pub struct ModeSetup {
     /// The UUIDs of the devices that the container may use, in the order of the grants.
     pub visible: Vec<String>,
+    /// What its limits page and environment show of the grants.
+    pub shown: Vec<Grant>,
     /// Environment variables, `NAME=value`.
     pub variables: Vec<String>,
     /// Mounts, in CDI's form.
@@ -79,8 +129,16 @@ pub struct ModeSetup {
     pub limited: bool,
 }
 
+impl ModeSetup {
+    /// Shows the container one more device, with this grant.
+    fn show(&mut self, uuid: &str, grant: Grant) {
+        self.visible.push(uuid.to_owned());
+        self.shown.push(grant);
+    }
+}
+
+/// What several GPUs or containers share in a mode.
 pub struct SharingModes {
-    plain: NoopSwitch,
     mig: mig::MigPartitioner,
     mps: Arc<mps::MpsDaemons>,
 }
@@ -90,7 +148,6 @@ impl SharingModes {
     pub fn new(driver: &Arc<dyn Driver>, state: &Path) -> Self {
         let mps = Arc::new(mps::MpsDaemons::new(StateDirectory(state).mps()));
         Self {
-            plain: NoopSwitch,
             mig: mig::MigPartitioner::new(
                 Arc::clone(driver),
                 DriverAccess::new(state),
@@ -98,16 +155,6 @@ impl SharingModes {
                 Arc::clone(&mps),
             ),
             mps,
-        }
-    }
-
-    pub fn switch(&self, mode: &Mode) -> &dyn ModeSwitch {
-        match mode {
-            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {
-                &self.plain
-            }
-            Mode::Mps(_) => &*self.mps,
-            Mode::Mig(_) => &self.mig,
         }
     }
 
@@ -131,33 +178,12 @@ impl SharingModes {
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
         match share.mode {
-            inventory::Mode::Vgpu | inventory::Mode::Unknown => {
-                setup.limited = true;
-                setup.visible.push(share.grant.gpu.to_string());
-                // The limits are in the limits page; the variable only informs the user.
-                let (place, memory) = (share.index, share.grant.memory_limit().0);
-                let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
-                setup.variables.push(variable);
-            }
-            inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
-                setup.visible.push(share.grant.gpu.to_string());
-            }
+            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::prepare(share, setup),
+            inventory::Mode::Exclusive => exclusive::prepare(share, setup),
+            inventory::Mode::Timeslice => timeslice::prepare(share, setup),
             inventory::Mode::Mps => self.mps.prepare(share, setup)?,
             inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
         }
         Ok(None)
-    }
-}
-
-/// For modes that need no setup of the GPU.
-struct NoopSwitch;
-
-impl ModeSwitch for NoopSwitch {
-    fn enter(&self, _: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
-        Ok(())
-    }
-
-    fn leave(&self, _: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::RefusedPod;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, quantity};
@@ -42,7 +43,6 @@ pub struct Pod {
     pub kubelet_uid: PodUid,
     pub namespace: String,
     pub name: String,
-    /// Where it is bound.
     pub node: NodeName,
     pub phase: Phase,
     /// Creation in seconds since the epoch.
@@ -92,6 +92,16 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Its entry in the inventory that has the scheduler evict it.
+    pub fn refused(&self, reason: String) -> RefusedPod {
+        RefusedPod {
+            pod: self.uid.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            reason,
+        }
+    }
+
     /// What its annotation has of each device; `None` where that cannot be read.
     pub fn uses(&self) -> Option<DeviceUses> {
         let allocation = Allocation::decode(self.allocation.as_deref()?).ok()?;
@@ -104,7 +114,6 @@ impl Pod {
         allocation.is_some_and(|found| found.map_or(true, |found| found.node != self.node))
     }
 
-    /// Some container requests one of these resources.
     pub fn requests_any(&self, resources: &BTreeSet<String>) -> bool {
         let mut requested = self.containers.iter().flat_map(|one| one.requested.keys());
         requested.any(|resource| resources.contains(resource))

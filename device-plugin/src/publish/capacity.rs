@@ -28,7 +28,7 @@ pub struct CapacityResources {
 
 impl CapacityResources {
     /// Where the capacity is published.
-    pub(crate) fn of(settings: &Settings) -> Option<Self> {
+    pub(crate) fn from_settings(settings: &Settings) -> Option<Self> {
         settings.node_capacity.then(|| Self {
             memory: settings.resource_mem.clone(),
             cores: settings.resource_cores.clone(),

@@ -1,5 +1,4 @@
-//! The conditions that the agent writes to its Node. A condition is three texts: status, reason and
-//! message.
+//! The conditions that the agent writes to its Node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::gpus::device_failures::{DeviceFailure, Recovery};
 use crate::gpus::inventory::PublishedNode;
 use crate::kubelet::resource_owner::{self, RESOURCE_TAKEN};
 use crate::layout::profile_status::PROFILE;
-use crate::node_view::NodeView;
+use crate::node_view::{NodeCondition, NodeView};
 use crate::pods::pod::{Phase, Pod};
 use crate::runtime;
 
@@ -60,7 +59,7 @@ pub fn outdated(
     pods: &[Arc<Pod>],
     lost: Option<&BTreeSet<PodUid>>,
     view: &NodeView,
-) -> Vec<(&'static str, [String; 3])> {
+) -> Vec<(&'static str, NodeCondition)> {
     let runtime = node.runtime.as_ref();
     let gpus = &node.readings.facts.gpus;
     let uncorrected = node.monitor.uncorrected.as_ref();
@@ -102,28 +101,31 @@ pub fn outdated(
 
 /// Whether the node shows another condition, or none where it needs one: a problem that it never had
 /// is not mentioned.
-fn is_outdated(kind: &str, [status, _, message]: &[String; 3], view: &NodeView) -> bool {
+fn is_outdated(kind: &str, condition: &NodeCondition, view: &NodeView) -> bool {
     match view.conditions.get(kind) {
-        Some((shown, text)) => shown != status || text != message,
-        None => status == "True" || kind == PROFILE,
+        Some((status, message)) => status != condition.status() || *message != condition.message,
+        None => condition.holds || kind == PROFILE,
     }
 }
 
 /// The patch of a node's status that writes a condition.
-pub(crate) fn patch(kind: &str, [status, reason, message]: &[String; 3]) -> Value {
+pub(crate) fn patch(kind: &str, condition: &NodeCondition) -> Value {
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
-    let condition = json!({
-        "type": kind, "status": status, "reason": reason, "message": message,
-        "lastHeartbeatTime": now, "lastTransitionTime": now,
-    });
-    json!({"status": {"conditions": [condition]}})
+    json!({"status": {"conditions": [{
+        "type": kind,
+        "status": condition.status(),
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }]}})
 }
 
-fn checkpoint_lost(lost: &BTreeSet<PodUid>) -> [String; 3] {
+fn checkpoint_lost(lost: &BTreeSet<PodUid>) -> NodeCondition {
     if lost.is_empty() {
         let message =
             "the kubelet's device checkpoint lists every running pod that has an allocation";
-        return ["False", "CheckpointComplete", message].map(str::to_owned);
+        return NodeCondition::new(false, "CheckpointComplete", message);
     }
     let pods: Vec<&str> = lost.iter().take(8).map(PodUid::as_str).collect();
     let message = format!(
@@ -131,13 +133,12 @@ fn checkpoint_lost(lost: &BTreeSet<PodUid>) -> [String; 3] {
         lost.len(),
         pods.join(", ")
     );
-    ["True".to_owned(), "CheckpointLost".to_owned(), message]
+    NodeCondition::new(true, "CheckpointLost", message)
 }
 
-/// [`GPU_SICK`] with these devices out of service.
-fn sick(failures: &[DeviceFailure]) -> [String; 3] {
+fn sick(failures: &[DeviceFailure]) -> NodeCondition {
     let Some(worst) = failures.iter().map(|failure| failure.recovery).max() else {
-        return ["False", "GpusWell", "all GPUs are healthy"].map(str::to_owned);
+        return NodeCondition::new(false, "GpusWell", "all GPUs are healthy");
     };
     let reason = match worst {
         Recovery::DrainNode => "DrainNeeded",
@@ -153,12 +154,12 @@ fn sick(failures: &[DeviceFailure]) -> [String; 3] {
         )
     });
     let message: Vec<String> = each.collect();
-    ["True".to_owned(), reason.to_owned(), message.join(". ")]
+    NodeCondition::new(true, reason, message.join(". "))
 }
 
 /// [`ALLOCATION_UNREADABLE`]. A pod that requests none of the node's resources gets no device ids, so
 /// its annotation counts nowhere.
-fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> [String; 3] {
+fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> NodeCondition {
     let resources = node.resources();
     let unreadable: Vec<String> = pods
         .iter()
@@ -168,7 +169,7 @@ fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> [String; 3]
         .collect();
     if unreadable.is_empty() {
         let message = "the allocations of all pods on this node can be read";
-        return ["False", "AllocationsReadable", message].map(str::to_owned);
+        return NodeCondition::new(false, "AllocationsReadable", message);
     }
     let some: Vec<&str> = unreadable.iter().take(8).map(String::as_str).collect();
     let message = format!(
@@ -176,29 +177,22 @@ fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> [String; 3]
         unreadable.len(),
         some.join(", ")
     );
-    [
-        "True".to_owned(),
-        "AllocationUnreadable".to_owned(),
-        message,
-    ]
+    NodeCondition::new(true, "AllocationUnreadable", message)
 }
 
 /// [`DRIVER_MISSING`]: why the driver cannot be opened; `None`: it was opened.
-pub(crate) fn driver(error: Option<&str>) -> [String; 3] {
-    match error {
-        Some(error) => [
-            "True".to_owned(),
-            "DriverMissing".to_owned(),
-            format!(
-                "{error}; the agent waits for the NVIDIA driver, and no container with a share starts until then"
-            ),
-        ],
-        None => ["False", "DriverAnswers", "the NVIDIA driver answers"].map(str::to_owned),
-    }
+pub(crate) fn driver(error: Option<&str>) -> NodeCondition {
+    let Some(error) = error else {
+        return NodeCondition::new(false, "DriverAnswers", "the NVIDIA driver answers");
+    };
+    let message = format!(
+        "{error}; the agent waits for the NVIDIA driver, and no container with a share starts until then"
+    );
+    NodeCondition::new(true, "DriverMissing", message)
 }
 
 /// [`UNCORRECTED`]; a GPU that the driver no longer lists is left out.
-fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> [String; 3] {
+fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> NodeCondition {
     let found = gpus.iter().filter(|gpu| uncorrected.contains(&gpu.uuid));
     let (mut names, mut reason) = (Vec::new(), "PartitionedGpus");
     for gpu in found {
@@ -210,20 +204,19 @@ fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> [St
     }
     if names.is_empty() {
         let message = "the driver reports the utilization of processes on every GPU: the rates of compute shares are corrected";
-        return ["False", "UtilizationReported", message].map(str::to_owned);
+        return NodeCondition::new(false, "UtilizationReported", message);
     }
     let message = format!(
         "compute shares are not corrected on {}: the driver reports no utilization of processes there; each launch is charged what the limiter measured",
         names.join(", ")
     );
-    ["True".to_owned(), reason.to_owned(), message]
+    NodeCondition::new(true, reason, message)
 }
 
-/// [`HOUSEKEEPING`]: each problem once.
-fn housekeeping(problems: &BTreeSet<String>) -> [String; 3] {
+fn housekeeping(problems: &BTreeSet<String>) -> NodeCondition {
     if problems.is_empty() {
         let message = "the files of all containers are up to date";
-        return ["False", "HousekeepingDone", message].map(str::to_owned);
+        return NodeCondition::new(false, "HousekeepingDone", message);
     }
     let named = problems.iter().take(MAX_PROBLEMS);
     let mut named: Vec<String> = named
@@ -232,8 +225,7 @@ fn housekeeping(problems: &BTreeSet<String>) -> [String; 3] {
     if problems.len() > MAX_PROBLEMS {
         named.push(format!("and {} more", problems.len() - MAX_PROBLEMS));
     }
-    let reason = "HousekeepingFailed".to_owned();
-    ["True".to_owned(), reason, named.join("; ")]
+    NodeCondition::new(true, "HousekeepingFailed", named.join("; "))
 }
 
 #[cfg(test)]

@@ -19,17 +19,17 @@ fn written(
     pods: &[Arc<Pod>],
     lost: Option<&BTreeSet<PodUid>>,
     view: &mut NodeView,
-) -> Option<[String; 3]> {
+) -> Option<NodeCondition> {
     let mut all = outdated(node, pods, lost, view).into_iter();
     let (_, condition) = all.find(|(other, _)| *other == kind)?;
-    let [status, _, message] = condition.clone();
-    view.conditions.insert(kind.to_owned(), (status, message));
+    let shown = (condition.status().to_owned(), condition.message.clone());
+    view.conditions.insert(kind.to_owned(), shown);
     Some(condition)
 }
 
 /// Its status and reason.
-fn words(condition: Option<&[String; 3]>) -> Option<[&str; 2]> {
-    condition.map(|[status, reason, _]| [status.as_str(), reason.as_str()])
+fn words(condition: Option<&NodeCondition>) -> Option<[&str; 2]> {
+    condition.map(|condition| [condition.status(), condition.reason])
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn sets_and_clears_checkpoint_lost_condition() {
     ] {
         let pods = lost.iter().map(|&uid| uid.into()).collect();
         let found = written(CHECKPOINT_LOST, &node, &[], Some(&pods), &mut view);
-        let status = found.as_ref().map(|[status, ..]| status.as_str());
+        let status = found.as_ref().map(NodeCondition::status);
         assert_eq!(status, expected, "{lost:?}");
     }
 }
@@ -127,9 +127,9 @@ fn sets_condition_while_other_plugin_serves_resource() {
         }
         let found = written(RESOURCE_TAKEN, &published.get(), &[], None, &mut view);
         assert_eq!(words(found.as_ref()), expected, "{taken:?}");
-        if let Some([status, _, message]) = found {
+        if let Some(found) = found {
             let example = "nvidia.com/gpu (2 device ids, such as nvidia0)";
-            assert_eq!(message.contains(example), status == "True", "{message}");
+            assert_eq!(found.message.contains(example), found.holds, "{found:?}");
         }
     };
     let one = std::slice::from_ref(&taken);
@@ -156,9 +156,9 @@ fn sets_condition_for_gpus_whose_compute_is_not_corrected() {
         });
         let found = written(UNCORRECTED, &published.get(), &[], None, &mut view);
         assert_eq!(words(found.as_ref()), expected, "{uncorrected:?}");
-        if let Some([status, _, message]) = found {
-            assert_eq!(message.contains("not corrected"), status == "True");
-            assert_eq!(message.contains("GPU-b"), status == "True", "{message}");
+        if let Some(found) = found {
+            assert_eq!(found.message.contains("not corrected"), found.holds);
+            assert_eq!(found.message.contains("GPU-b"), found.holds, "{found:?}");
         }
     };
     check(None, None);
@@ -189,9 +189,9 @@ fn condition_names_pods_with_unreadable_allocation() {
     let mut view = NodeView::default();
     let mut check = |pods: &[Arc<Pod>], expected: Option<[&str; 2]>| {
         let found = written(ALLOCATION_UNREADABLE, &node, pods, None, &mut view);
-        let found = found.as_ref().map(|[status, _, message]| {
-            let names = message.rsplit(": ").next().unwrap_or_default();
-            [status.as_str(), names]
+        let found = found.as_ref().map(|found| {
+            let names = found.message.rsplit(": ").next().unwrap_or_default();
+            [found.status(), names]
         });
         assert_eq!(found, expected);
     };
@@ -210,7 +210,9 @@ fn names_each_housekeeping_problem_once_and_not_too_many() {
     let mut check = |problems: BTreeSet<String>, expected: Option<[&str; 3]>| {
         published.set_housekeeping_problems(problems);
         let found = written(HOUSEKEEPING, &published.get(), &[], None, &mut view);
-        assert_eq!(found, expected.map(|texts| texts.map(str::to_owned)));
+        let found = found.as_ref();
+        let found = found.map(|found| [found.status(), found.reason, found.message.as_str()]);
+        assert_eq!(found, expected);
     };
     check(BTreeSet::new(), None);
     let (status, reason) = ("True", "HousekeepingFailed");

@@ -30,7 +30,6 @@ use crate::publish::removed_resources::{self, RemovalSchedule};
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// Clears the errors of these GPUs.
 pub type ClearErrors =
     Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
@@ -150,7 +149,7 @@ impl NodeWriter {
         for (kind, condition) in conditions::outdated(node, &pods, lost, &current) {
             let patch = conditions::patch(kind, &condition);
             self.put(&Patch::Strategic(patch), true).await?;
-            let [status, _, message] = condition;
+            let (status, message) = (condition.status(), condition.message);
             tracing::warn!(kind, status, message, "wrote condition");
         }
         Ok(())

@@ -1,98 +1,25 @@
-//! Watches the agent's Node and pods in the API server, and starts reconciling the Node.
+//! What the agent's watches of its Node and pods fill.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
-use aliquot_k8s::watch::{Freshness, Index, drive};
-use aliquot_serve::Readiness;
+use aliquot_k8s::watch::{Freshness, Index};
 use k8s_openapi::api::core::v1 as api;
-use kube::runtime::watcher;
-use kube::{Api, Client};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::admin::{INVENTORY, PODS, condition_reporter};
-use crate::gpus::inventory::NodePublisher;
 use crate::health::gpus::HealthMonitor;
-use crate::kubelet::topology;
-use crate::metrics::Metrics;
 use crate::node_view::NodeView;
 use crate::pods::Pods;
 use crate::pods::pod::Pod;
-use crate::publish::capacity::CapacityResources;
-use crate::publish::node::{self, ClearErrors};
-use crate::settings::Settings;
+use crate::publish::node::ClearErrors;
 
 /// How often readiness checks the pod watch.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches our node and its pods, and starts reconciling the node.
-#[allow(clippy::too_many_arguments, reason = "wiring, called once")]
-pub(crate) fn watch_objects(
-    settings: &Settings,
-    client: &Client,
-    pods: &Pods,
-    published: &NodePublisher,
-    health: &Arc<HealthMonitor>,
-    view: watch::Sender<Option<NodeView>>,
-    lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
-    readiness: &Readiness,
-    metrics: &Metrics,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) {
-    let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
-    // Before anything is advertised to the kubelet.
-    topology::refresh(policy, &kubelet, published);
-    let policy_watch = topology::run(policy, kubelet, published.clone(), stop.clone());
-    tasks.spawn(policy_watch);
-    let name = &settings.node_name;
-    let nodes: Api<api::Node> = Api::all(client.clone());
-    tasks.spawn(drive(
-        nodes.clone(),
-        watcher::Config::default().fields(&format!("metadata.name={name}")),
-        Arc::new(NodeIndex(view.clone())),
-        Freshness::default(),
-        stop.clone(),
-    ));
-    let freshness = Freshness::default();
-    tasks.spawn(drive(
-        Api::<api::Pod>::all(client.clone()),
-        watcher::Config::default().fields(&format!("spec.nodeName={name}")),
-        Arc::new(PodIndex(pods.clone())),
-        freshness.clone(),
-        stop.clone(),
-    ));
-    tasks.spawn(report_pod_freshness(
-        freshness,
-        condition_reporter(readiness, PODS),
-        stop.clone(),
-    ));
-    tasks.spawn(node::reconcile(
-        node::NodeWriter {
-            nodes,
-            name: name.clone(),
-            published: published.clone(),
-            resource: settings.resource_name.clone(),
-            capacity: CapacityResources::of(settings),
-            pods: pods.clone(),
-            view,
-            metrics: metrics.clone(),
-            clear: clear_errors(Arc::clone(health)),
-            taken: Mutex::default(),
-        },
-        lost,
-        condition_reporter(readiness, INVENTORY),
-        stop.clone(),
-    ));
-}
-
-fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
+/// Clears the errors of GPUs that the administrator declared healthy.
+pub(crate) fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
     Box::new(move |uuids| {
         let health = Arc::clone(&health);
         let clear = tokio::task::spawn_blocking(move || health.clear(&uuids));
@@ -103,7 +30,8 @@ fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
     })
 }
 
-async fn report_pod_freshness(
+/// Calls `state` with the reason while the watch of pods is not current.
+pub(crate) async fn report_pod_freshness(
     freshness: Freshness,
     state: impl Fn(Option<String>),
     stop: CancellationToken,
@@ -117,7 +45,8 @@ async fn report_pod_freshness(
     }
 }
 
-struct PodIndex(Pods);
+/// What the watch of our node's pods fills.
+pub(crate) struct PodIndex(pub(crate) Pods);
 
 impl Index<api::Pod> for PodIndex {
     type Entry = Option<Pod>;
@@ -143,7 +72,8 @@ impl Index<api::Pod> for PodIndex {
     }
 }
 
-struct NodeIndex(watch::Sender<Option<NodeView>>);
+/// What the watch of our Node fills.
+pub(crate) struct NodeIndex(pub(crate) watch::Sender<Option<NodeView>>);
 
 impl Index<api::Node> for NodeIndex {
     type Entry = NodeView;

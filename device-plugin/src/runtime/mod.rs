@@ -4,10 +4,10 @@
 pub mod config;
 pub mod hook;
 pub mod monitor;
-pub mod toolkit;
 
 use crate::gpus::inventory::{RuntimeProblem, RuntimeStatus};
-use config::RuntimeConfig;
+use crate::node_view::NodeCondition;
+use config::ContainerdConfig;
 
 /// The first containerd with CDI, and the first that enables it by default.
 const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
@@ -15,43 +15,37 @@ const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
 const CRIO: (u32, u32) = (1, 28);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuntimeKind {
+enum RuntimeKind {
     Containerd,
     Crio,
     Other,
 }
 
-#[derive(Clone, Debug)]
-pub struct RuntimeFacts<'a> {
-    /// As the kubelet reports it: `containerd://2.4.2`.
-    pub version: &'a str,
-    /// The runtime's configuration, or why it cannot be read.
-    pub config: &'a Result<RuntimeConfig, String>,
-    /// How the driver gets into containers.
-    pub driver: &'a DriverSources,
-}
-
-pub fn status(facts: &RuntimeFacts<'_>) -> RuntimeStatus {
-    let cdi = cdi_problem(facts);
+/// What is missing under a runtime of this version, as the kubelet reports it (`containerd://2.4.2`).
+/// `read_config` reads containerd's configuration in its version, and fails with the reason;
+/// `missing_spec` says why the agent has no CDI spec of the driver.
+pub fn status(
+    version: &str,
+    read_config: impl FnOnce(Option<(u32, u32)>) -> Result<ContainerdConfig, String>,
+    missing_spec: Option<String>,
+) -> RuntimeStatus {
+    let cdi = cdi_problem(version, read_config);
     let off = cdi.as_ref().filter(|problem| problem.blocks);
+    let driver = missing_spec.map(|why| RuntimeProblem {
+        reason: "DriverSpecMissing",
+        blocks: true,
+        text: format!(
+            "the agent has no CDI spec of the driver, so no container with a share starts: {why}"
+        ),
+    });
     RuntimeStatus {
         without_cdi: off.map(|problem| problem.text.clone()),
-        injects_driver: facts.driver.injected,
-        problems: cdi.into_iter().chain(driver_problem(facts)).collect(),
+        problems: cdi.into_iter().chain(driver).collect(),
     }
 }
 
-/// How the driver gets into containers.
-#[derive(Clone, Debug, Default)]
-pub struct DriverSources {
-    /// Why no CDI spec has it, where none has.
-    pub missing: Option<String>,
-    /// NVIDIA's runtime injects it.
-    pub injected: bool,
-}
-
 /// The runtime that a Node names, and its version as far as it is numeric.
-pub fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
+fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
     let (name, number) = version.split_once("://").unwrap_or((version, ""));
     let mut parts = number.trim_start_matches('v').split(['.', '-', '+']);
     let mut part = || parts.next()?.parse::<u32>().ok();
@@ -64,9 +58,11 @@ pub fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
     (kind, number)
 }
 
-/// Whether CDI devices reach containers.
-fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
-    let name = facts.version.replace("://", " ");
+fn cdi_problem(
+    version: &str,
+    read_config: impl FnOnce(Option<(u32, u32)>) -> Result<ContainerdConfig, String>,
+) -> Option<RuntimeProblem> {
+    let name = version.replace("://", " ");
     let problem = |blocks, reason, text: String| {
         Some(RuntimeProblem {
             reason,
@@ -76,69 +72,51 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     };
     let off = |text: String| problem(true, "CdiOff", text);
     let unknown = |text: String| problem(false, "CdiUnknown", text);
-    let (kind, number) = runtime(facts.version);
-    let config = facts.config.as_ref().ok();
-    let enabled = config.and_then(|config| config.cdi);
-    let file = config.map(|config| config.file.display().to_string());
-    let file = file.unwrap_or_default();
-    match (kind, number) {
+    match runtime(version) {
         (RuntimeKind::Other, _) => unknown(format!(
             "{name}: it is unknown whether this runtime supports CDI devices; expected containerd 1.7 or newer, or CRI-O 1.28 or newer"
-        )),
-        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.0 => off(format!(
-            "{name} does not support CDI: update to 1.7 or newer"
         )),
         (RuntimeKind::Crio, Some(number)) if number < CRIO => off(format!(
             "{name} does not accept CDI devices from the kubelet: update to 1.28 or newer"
         )),
-        (RuntimeKind::Containerd, _) if enabled == Some(false) => off(format!(
-            "CDI is disabled in {file}: set enable_cdi = true there and restart {name}"
+        (RuntimeKind::Crio, _) => None,
+        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.0 => off(format!(
+            "{name} does not support CDI: update to 1.7 or newer"
         )),
-        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.1 && enabled.is_none() => {
-            let text = format!("{name} disables CDI unless enable_cdi = true is set");
-            match &facts.config {
-                Ok(_) => off(format!("{text} in {file}")),
-                Err(why) => unknown(format!(
-                    "{text}, and its configuration cannot be read: {why}; set --runtime-config to its path"
+        (RuntimeKind::Containerd, number) => {
+            let is_off_by_default = number.is_some_and(|number| number < CONTAINERD.1);
+            let default = format!("{name} disables CDI unless enable_cdi = true is set");
+            match read_config(number) {
+                Ok(config) if config.cdi == Some(false) => off(format!(
+                    "CDI is disabled in {}: set enable_cdi = true there and restart {name}",
+                    config.file.display()
                 )),
+                Ok(config) if config.cdi.is_none() && is_off_by_default => {
+                    off(format!("{default} in {}", config.file.display()))
+                }
+                Err(why) if is_off_by_default => unknown(format!(
+                    "{default}, and its configuration cannot be read: {why}; set --runtime-config to its path"
+                )),
+                _ => None,
             }
         }
-        _ => None,
     }
 }
 
-/// That no CDI spec brings the driver into containers. It blocks where NVIDIA's runtime does not
-/// inject the driver.
-fn driver_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
-    let DriverSources { missing, injected } = facts.driver;
-    let why = missing.as_ref()?;
-    let effect = if *injected {
-        "containers get the driver from NVIDIA's container runtime only"
-    } else {
-        "no container with a share starts"
-    };
-    Some(RuntimeProblem {
-        reason: "DriverSpecMissing",
-        blocks: !injected,
-        text: format!("the agent has no CDI spec of the driver, so {effect}: {why}"),
-    })
-}
-
-/// Status, reason and message of the node's condition.
-pub fn condition(problems: &[RuntimeProblem]) -> [String; 3] {
+pub fn condition(problems: &[RuntimeProblem]) -> NodeCondition {
     let Some(worst) = problems
         .iter()
         .find(|problem| problem.blocks)
         .or_else(|| problems.first())
     else {
         let words = "the container runtime is set up to give containers their GPUs";
-        return ["False", "RuntimeComplete", words].map(str::to_owned);
+        return NodeCondition::new(false, "RuntimeComplete", words);
     };
     let texts: Vec<&str> = problems
         .iter()
         .map(|problem| problem.text.as_str())
         .collect();
-    ["True".to_owned(), worst.reason.to_owned(), texts.join("; ")]
+    NodeCondition::new(true, worst.reason, texts.join("; "))
 }
 
 #[cfg(test)]

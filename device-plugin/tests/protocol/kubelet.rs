@@ -69,7 +69,6 @@ impl Kubelet {
         }
     }
 
-    /// The next registration.
     pub(crate) async fn registration(&mut self) -> api::RegisterRequest {
         let next = tokio::time::timeout(DEADLINE, self.registrations.recv());
         next.await.expect("registered in time").expect("served")
@@ -81,7 +80,6 @@ impl Kubelet {
         self.connect(request).await
     }
 
-    /// Connects to a plugin.
     pub(crate) async fn connect(
         &self,
         request: api::RegisterRequest,

@@ -166,10 +166,11 @@ async fn answers_the_liveness_probe_before_the_gpus_are_read() {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
     let client = kube::Client::try_from(nowhere).expect("a client");
     let (reading, read) = mpsc::channel();
-    let driver = Arc::new(SlowDriver(Mutex::new(read)));
+    let driver: Arc<dyn Driver> = Arc::new(SlowDriver(Mutex::new(read)));
+    let open = move || Ok(Arc::clone(&driver));
     let stop = CancellationToken::new();
     let readiness = Readiness::new([admin::REGISTERED]);
-    let running = agent::run(settings, driver, client, readiness, stop.clone());
+    let running = agent::run(settings, open, client, readiness, stop.clone());
     let running = tokio::spawn(running);
     let answered = async {
         let mut polls = tokio::time::interval(Duration::from_millis(20));
@@ -296,8 +297,8 @@ async fn serves_share_after_restarts_without_api_server() {
     let client = kube::Client::try_from(nowhere).expect("a client");
     let stop = CancellationToken::new();
     let readiness = Readiness::new([admin::REGISTERED]);
-    let driver = Arc::new(TwoGpus);
-    let running = agent::run(settings, driver, client, readiness, stop.clone());
+    let open = || Ok(Arc::new(TwoGpus) as Arc<dyn Driver>);
+    let running = agent::run(settings, open, client, readiness, stop.clone());
     let running = tokio::spawn(running);
     let mut plugin = kubelet.plugin().await;
     prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");

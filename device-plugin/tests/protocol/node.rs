@@ -46,16 +46,9 @@ impl Driver for TwoGpus {
             uuid: uuid.to_owned(),
             index,
             minor: Some(index),
-            pci_bus_id: None,
-            pci_device_id: None,
             model: "NVIDIA A100-SXM4-80GB".to_owned(),
             memory: Mib(10_000),
-            reserved: None,
-            compute_capability: None,
-            numa: None,
-            mig: aliquot_nvml::MigMode::default(),
-            layout: aliquot_nvml::MigLayout::default(),
-            links: std::collections::BTreeMap::new(),
+            ..GpuFacts::default()
         };
         Ok(DriverInventory {
             driver_version: "580.82".to_owned(),

@@ -1,5 +1,6 @@
 //! The recorded errors of GPUs and MIG instances, and the health that follows from them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::enums::device::SampleValue;
@@ -64,44 +65,32 @@ impl Nvml {
         if lost.is_none() {
             known.silent_since = None;
         } else {
-            let all = known
-                .error
-                .iter_mut()
-                .chain(known.instance_errors.values_mut());
-            all.for_each(|error| error.was_lost = true);
+            for error in known.errors.values_mut() {
+                error.was_lost = true;
+            }
         }
-        let gpu = lost.clone();
-        let gpu = gpu.unwrap_or_else(|| settled_health(action, &mut known.error));
-        let devices = known
-            .facts
-            .layout
-            .instances
-            .iter()
-            .flat_map(|one| &one.devices);
+        let instances = known.facts.layout.instances.iter();
+        let devices = instances.flat_map(|one| &one.devices);
         let devices: Vec<&String> = devices.map(|device| &device.uuid).collect();
         known
-            .instance_errors
-            .retain(|uuid, _| devices.contains(&uuid));
-        let mut found = Vec::new();
+            .errors
+            .retain(|device, _| device == uuid || devices.contains(&device));
+        let gpu = lost.clone();
+        let gpu = gpu.unwrap_or_else(|| settled_health(action, &mut known.errors, uuid));
+        let mut found = vec![DeviceHealth {
+            uuid: uuid.to_owned(),
+            health: unless_unregistered(gpu.clone(), unfinished),
+        }];
         for device in devices {
-            let mut own = known.instance_errors.remove(device);
             let health = match (&gpu, &lost) {
                 (DriverHealth::Xid(_), _) | (_, Some(_)) => gpu.clone(),
-                _ => settled_health(action, &mut own),
+                _ => settled_health(action, &mut known.errors, device),
             };
-            known
-                .instance_errors
-                .extend(own.map(|own| (device.clone(), own)));
             found.push(DeviceHealth {
                 uuid: device.clone(),
                 health: unless_unregistered(health, unfinished),
             });
         }
-        let whole = DeviceHealth {
-            uuid: uuid.to_owned(),
-            health: unless_unregistered(gpu, unfinished),
-        };
-        found.insert(0, whole);
         known.health.clone_from(&found);
         found
     }
@@ -121,13 +110,14 @@ impl Nvml {
                 uuid = self.device_of(known, instance).unwrap_or(uuid);
             }
             if !ignored {
-                known.record(RecordedError {
+                let error = RecordedError {
                     gpu,
                     uuid: uuid.clone(),
                     code,
                     recovery_requested,
                     was_lost: false,
-                });
+                };
+                known.errors.insert(uuid.clone(), error);
             }
         }
         GpuEvent::Xid {
@@ -151,48 +141,9 @@ impl Nvml {
     }
 }
 
-impl KnownGpu {
-    /// Records an error of this GPU or of an instance of it.
-    pub(super) fn record(&mut self, recorded: RecordedError) {
-        let error = CriticalError {
-            code: recorded.code,
-            recovery_requested: recorded.recovery_requested,
-            was_lost: recorded.was_lost,
-        };
-        if recorded.uuid == recorded.gpu {
-            self.error = Some(error);
-        } else {
-            self.instance_errors.insert(recorded.uuid, error);
-        }
-    }
-
-    /// All that are recorded.
-    pub(super) fn errors(&self) -> Vec<RecordedError> {
-        let whole = self.error.iter().map(|error| (&self.facts.uuid, error));
-        let recorded = whole.chain(&self.instance_errors);
-        let recorded = recorded.map(|(uuid, error)| RecordedError {
-            gpu: self.facts.uuid.clone(),
-            uuid: uuid.clone(),
-            code: error.code,
-            recovery_requested: error.recovery_requested,
-            was_lost: error.was_lost,
-        });
-        recorded.collect()
-    }
-}
-
 /// Whether a GPU is lost about which every call has failed for this long, the last one for this cause.
 fn is_lost(cause: &Cause, silent: Duration) -> bool {
     matches!(cause, Cause::GpuLost | Cause::NotFound) || silent >= SILENCE
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CriticalError {
-    pub(super) code: u64,
-    /// The driver has requested a reset or reboot since.
-    pub(super) recovery_requested: bool,
-    /// The GPU has been off the bus since: it was reset, or removed and put back.
-    pub(super) was_lost: bool,
 }
 
 /// The health of a device whose GPU may not be registered with its fabric. Errors come first: they
@@ -207,32 +158,25 @@ fn unless_unregistered(
     }
 }
 
-/// The health of a GPU that answers, where the driver requests the recovery `action` (0: none;
-/// `None`: not reported). Clears an error that is over.
-fn settled_health(action: Option<u64>, known: &mut Option<CriticalError>) -> DriverHealth {
-    match (action, *known) {
-        (Some(0) | None, None) => DriverHealth::Ok,
-        (
-            Some(0),
-            Some(CriticalError {
-                recovery_requested: true,
-                ..
-            }),
-        )
-        | (Some(0) | None, Some(CriticalError { was_lost: true, .. })) => {
-            *known = None;
-            DriverHealth::Ok
-        }
-        (Some(0) | None, Some(CriticalError { code, .. })) => DriverHealth::Xid(code),
-        (Some(action), None) => DriverHealth::RecoveryRequested(action),
-        (Some(_), Some(error)) => {
-            *known = Some(CriticalError {
-                recovery_requested: true,
-                ..error
-            });
-            DriverHealth::Xid(error.code)
-        }
+/// The health of a device whose GPU answers, where the driver requests the recovery `action` (0:
+/// none; `None`: not reported). Removes an error that is over: the driver requests the recovery no
+/// longer, or the GPU was lost since and is back.
+fn settled_health(
+    action: Option<u64>,
+    errors: &mut BTreeMap<String, RecordedError>,
+    device: &str,
+) -> DriverHealth {
+    let requested = action.filter(|action| *action != 0);
+    let Some(error) = errors.get_mut(device) else {
+        return requested.map_or(DriverHealth::Ok, DriverHealth::RecoveryRequested);
+    };
+    let is_recovered = error.recovery_requested && action.is_some();
+    if requested.is_none() && (is_recovered || error.was_lost) {
+        errors.remove(device);
+        return DriverHealth::Ok;
     }
+    error.recovery_requested |= requested.is_some();
+    DriverHealth::Xid(error.code)
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ pub enum MigError {
     NoProfile {
         gpu: String,
         profile: String,
-        /// The profiles that it has.
         known: Vec<String>,
     },
     #[error(

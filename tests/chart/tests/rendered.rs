@@ -431,7 +431,6 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole device-plugin: nodes : get,list,watch,patch",
         "ClusterRole device-plugin: nodes/status : patch",
         "ClusterRole device-plugin: pods : get,list,watch",
-        "ClusterRole device-plugin: runtimeclasses : get",
         "ClusterRole monitor: events : create,patch",
         "ClusterRole monitor: pods : list,watch",
         "ClusterRole scheduler: * : get,list,watch",

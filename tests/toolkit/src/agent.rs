@@ -58,15 +58,6 @@ const DEFAULTS: Defaults = Defaults {
     memory_scaling: Scaling::ONE,
 };
 
-/// Where the driver in a container comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriverSource {
-    /// NVIDIA's CDI spec that the agent generates of the driver's root.
-    Generated,
-    /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; no CDI spec has it.
-    NvidiaRuntime,
-}
-
 /// A node agent that has started.
 pub struct Agent {
     runtime: Runtime,
@@ -77,8 +68,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn start(node: &Node, source: DriverSource) -> Result<Self> {
-        let folder = node.folder().join(format!("agent-{source:?}"));
+    pub(crate) fn start(node: &Node) -> Result<Self> {
+        let folder = node.folder().join("agent");
         let flag = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
         let root = node.driver_root();
         let settings = Settings::try_parse_from([
@@ -101,12 +92,10 @@ impl Agent {
         let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
         let facts = driver.inventory()?;
         let runtime = Runtime::new()?;
-        if source == DriverSource::Generated {
-            let generator = Arc::new(generator(node, &settings));
-            runtime.block_on(generator.update(&facts));
-            if let Some(problem) = generator.problem() {
-                return Err(anyhow!("{problem}"));
-            }
+        let generator = Arc::new(generator(node, &settings));
+        runtime.block_on(generator.update(&facts));
+        if let Some(problem) = generator.problem() {
+            return Err(anyhow!("{problem}"));
         }
         let layout = NodeLayout::built_in(&facts, RESOURCE, &DEFAULTS);
         let pods = Pods::default();
@@ -120,10 +109,7 @@ impl Agent {
             published: NodePublisher::new(facts, Vec::new(), layout),
             checkpoint: CheckpointCache::default(),
         });
-        allocations.published.set_runtime(RuntimeStatus {
-            injects_driver: source == DriverSource::NvidiaRuntime,
-            ..RuntimeStatus::default()
-        });
+        allocations.published.set_runtime(RuntimeStatus::default());
         let context = Some(Mib(CONTEXT));
         let preparer = Preparer::new(Arc::clone(&allocations), Some(limiter), context);
         let starter = ContainerStarter {
@@ -282,16 +268,9 @@ impl Driver for TwoGpus {
             uuid: uuid.to_owned(),
             index,
             minor: Some(index),
-            pci_bus_id: None,
-            pci_device_id: None,
             model: "NVIDIA A100-SXM4-80GB".to_owned(),
             memory: Mib(81_920),
-            reserved: None,
-            compute_capability: None,
-            numa: None,
-            mig: aliquot_nvml::MigMode::default(),
-            layout: aliquot_nvml::MigLayout::default(),
-            links: std::collections::BTreeMap::new(),
+            ..GpuFacts::default()
         };
         Ok(DriverInventory {
             driver_version: DRIVER.to_owned(),

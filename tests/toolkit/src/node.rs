@@ -10,7 +10,7 @@ use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::agent::{Agent, DriverSource};
+use crate::agent::Agent;
 use crate::programs::{Release, run, script};
 
 /// The GPU that containers get.
@@ -192,9 +192,9 @@ impl Node {
         self.folder().join(format!("{installer:?}"))
     }
 
-    /// A node agent whose containers have the driver from there.
-    pub fn agent(&self, source: DriverSource) -> Result<Agent> {
-        Agent::start(self, source)
+    /// A node agent that has generated NVIDIA's CDI spec of the driver's root.
+    pub fn agent(&self) -> Result<Agent> {
+        Agent::start(self)
     }
 
     fn make_driver_root(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE};
-use aliquot_toolkit::agent::{Agent, DriverSource};
+use aliquot_toolkit::agent::Agent;
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES};
 use aliquot_toolkit::node::{FIRST, Installer, Node};
 use aliquot_toolkit::programs::{Release, clients, run};
@@ -47,7 +47,7 @@ fn items<'a>(config: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value
 #[test]
 fn hooks_do_not_take_the_environment_of_the_image() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let answer = agent.start_container().expect("the files of a container");
     let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
     bundle.apply(&answer, agent.specs()).expect("applied");
@@ -96,7 +96,7 @@ fn starts_container_where_device_nodes_do_not_exist() {
             node.remove_device_nodes(is_removed).expect("removed");
         };
         remove(before);
-        let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+        let mut agent = node.agent().expect("an agent");
         remove(after);
         let found = client_on(&node, &mut agent, FIRST);
         let found = found.unwrap_or_else(|error| panic!("{before} {after}: {error:#}"));
@@ -109,7 +109,7 @@ fn starts_container_where_device_nodes_do_not_exist() {
 #[test]
 fn gives_mig_instance_created_in_other_mount_namespace() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let instance = node.create_instance().expect("an instance");
     assert_eq!(instance.nodes.len(), 2, "{instance:?}");
     let folder = node.device_nodes().join("nvidia-caps");
@@ -199,26 +199,15 @@ fn run_client(node: &Node, agent: &mut Agent, mode: &str, installer: Installer) 
     limited_client(&runtime, &bundle).map(drop)
 }
 
-/// Runs the client in each of these modes, with each source of the driver, as each installer
-/// configures the runtime.
+/// Runs the client in each of these modes, as each installer configures the runtime.
 fn check_live(release: Release, modes: &[&str]) {
     let node = Node::new(release).expect("a node");
+    let mut agent = node.agent().expect("an agent");
     let mut failed = String::new();
-    for (source, installers) in [
-        (
-            DriverSource::Generated,
-            &[Installer::Package, Installer::Operator][..],
-        ),
-        // The operator's kind has no device for a GPU's UUID: no container starts.
-        (DriverSource::NvidiaRuntime, &[Installer::Package]),
-    ] {
-        let mut agent = node.agent(source).expect("an agent");
-        for mode in modes {
-            for installer in installers {
-                if let Err(error) = run_client(&node, &mut agent, mode, *installer) {
-                    let case = format!("{release:?} {mode} {source:?} {installer:?}");
-                    let _ = writeln!(failed, "{case}: {error:#}");
-                }
+    for mode in modes {
+        for installer in [Installer::Package, Installer::Operator] {
+            if let Err(error) = run_client(&node, &mut agent, mode, installer) {
+                let _ = writeln!(failed, "{release:?} {mode} {installer:?}: {error:#}");
             }
         }
     }
@@ -291,7 +280,7 @@ fn compat_bundle(
 /// Runs the client with each version; those in `used` are the libraries behind the shim.
 fn check_compat(found: Found, used: &[&str]) {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let path = client_path();
     for version in VERSIONS {
         let bundle = compat_bundle(&node, &mut agent, version, found, &client(&path));
@@ -325,7 +314,7 @@ fn limits_compat_library_in_ld_library_path() {
 #[test]
 fn limits_compat_library_opened_with_rtld_deepbind() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let mut agent = node.agent().expect("an agent");
     let source = clients().join("ways.c");
     let programs = tempfile::tempdir().expect("a folder");
     let (program, plugin) = (

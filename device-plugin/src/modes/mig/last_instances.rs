@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
-use crate::gpus::host_device::placement_of;
+use crate::host_device::placement_of;
 
 const FILE: &str = "names.json";
 

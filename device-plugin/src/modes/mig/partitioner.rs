@@ -18,10 +18,9 @@ use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Mps};
 use parking_lot::Mutex;
 
 use super::last_instances::LastInstances;
-use super::plan;
-use crate::gpus::allocatable::assign_instances;
-use crate::gpus::host_device::{InstanceIds, placement_of};
-use crate::modes::{ContainerGrant, ModeError, ModeSetup, ModeSwitch, mps};
+use super::{assign_instances, plan};
+use crate::host_device::{InstanceIds, placement_of};
+use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 
 /// How long to wait until the monitor has closed the driver: it samples twice a second.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(5);
@@ -112,8 +111,8 @@ impl MigPartitioner {
                 made.profile
             )));
         };
-        setup.visible.push(device.uuid.clone());
-        Ok(InstanceIds::of(&made, device))
+        setup.show(&device.uuid, share.grant.clone());
+        Ok(InstanceIds::new(&made, device))
     }
 
     fn make(
@@ -276,11 +275,8 @@ fn with_mps<'a>(
     })
 }
 
-impl ModeSwitch for MigPartitioner {
-    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
-        let Mode::Mig(settings) = settings else {
-            return Ok(());
-        };
+impl MigPartitioner {
+    pub(super) fn enter(&self, gpu: &GpuFacts, settings: &Mig) -> Result<(), ModeError> {
         let lock = self.gpu_lock(&gpu.uuid);
         let guard = lock.lock();
         self.switch_on(gpu)?;
@@ -309,10 +305,8 @@ impl ModeSwitch for MigPartitioner {
         Ok(())
     }
 
-    fn leave(&self, gpu: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError> {
-        let Mode::Mig(_) = settings else {
-            return Ok(());
-        };
+    /// Removes what is in the way of this mode.
+    pub(super) fn leave(&self, gpu: &GpuFacts, to: &Mode) -> Result<(), ModeError> {
         if !gpu.mig.capable {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use aliquot_core::mig::table;
-use aliquot_core::{Mib, PodUid, inventory};
+use aliquot_core::{Mib, inventory};
 use aliquot_node_state::mps::DaemonPhase;
 use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
@@ -131,23 +131,21 @@ impl Fixture {
     fn prepare(&self, gpu: &str) -> Result<InstanceIds, ModeError> {
         let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
-            pod: &PodUid::from("u1"),
-            container: "main",
             grant: &grant,
             index: 0,
             mode: inventory::Mode::Mig,
-            device: &crate::testing::host_device(0, None),
+            device: None,
             other_instances: &[],
         };
         self.partitioner.prepare(&share, &mut ModeSetup::default())
     }
 
-    fn enter(&self, gpu: &GpuFacts, mode: &Mode) {
-        self.partitioner.enter(gpu, mode).expect("entered");
+    fn enter(&self, gpu: &GpuFacts, settings: &Mig) {
+        self.partitioner.enter(gpu, settings).expect("entered");
     }
 
-    fn leave(&self, gpu: &GpuFacts, from: &Mode, to: &Mode) {
-        self.partitioner.leave(gpu, from, to).expect("left");
+    fn leave(&self, gpu: &GpuFacts, to: &Mode) {
+        self.partitioner.leave(gpu, to).expect("left");
     }
 }
 
@@ -157,21 +155,21 @@ fn facts(uuid: &str) -> GpuFacts {
     facts
 }
 
-fn layout(slices: &[(&str, Option<InstanceSharing>)]) -> Mode {
+fn layout(slices: &[(&str, Option<InstanceSharing>)]) -> Mig {
     let slices = slices.iter();
     let slices = slices.map(|(profile, on)| crate::testing::layout_entry(profile, 1, on.clone()));
-    Mode::Mig(Mig {
+    Mig {
         layout: slices.collect(),
         ..Mig::default()
-    })
+    }
 }
 
-fn dynamic_mig(allow: &[&str]) -> Mode {
-    Mode::Mig(Mig {
+fn dynamic_mig(allow: &[&str]) -> Mig {
+    Mig {
         dynamic: true,
         allow: allow.iter().map(|&name| name.to_owned()).collect(),
         ..Mig::default()
-    })
+    }
 }
 
 fn shares() -> Mode {
@@ -182,8 +180,8 @@ fn shares() -> Mode {
 fn repartitions_without_toggling_mig_mode() {
     let fixture = Fixture::new();
     let gpu = facts("GPU-a");
-    let check = |from: &Mode, to: &Mode, left: &[&str], then: &[&str]| {
-        fixture.leave(&gpu, from, to);
+    let check = |to: &Mig, left: &[&str], then: &[&str]| {
+        fixture.leave(&gpu, &Mode::Mig(to.clone()));
         assert_eq!(fixture.instances("GPU-a"), left);
         fixture.enter(&gpu, to);
         assert_eq!(fixture.instances("GPU-a"), then);
@@ -195,11 +193,11 @@ fn repartitions_without_toggling_mig_mode() {
     assert_eq!(fixture.instances("GPU-a"), existing);
     // What is in both layouts stays.
     let second = layout(&[("3g.20gb", None), ("2g.10gb", None)]);
-    check(&first, &second, &existing, &["3g.20gb@0 0", "2g.10gb@4 2"]);
+    check(&second, &existing, &["3g.20gb@0 0", "2g.10gb@4 2"]);
     // What pods may be given stays for them.
     let dynamic = dynamic_mig(&["2g.10gb"]);
-    check(&second, &dynamic, &["2g.10gb@4 2"], &["2g.10gb@4 2"]);
-    fixture.leave(&gpu, &dynamic, &shares());
+    check(&dynamic, &["2g.10gb@4 2"], &["2g.10gb@4 2"]);
+    fixture.leave(&gpu, &shares());
     assert_eq!(fixture.gpus.switched.load(Ordering::Relaxed), 2);
     assert!(fixture.instances("GPU-a").is_empty());
 }
@@ -220,9 +218,9 @@ fn waits_for_gpu_reset_to_change_mig_mode() {
     open(false);
     fixture.enter(&gpu, &mig);
     open(true);
-    waits(fixture.partitioner.leave(&gpu, &mig, &shares()));
+    waits(fixture.partitioner.leave(&gpu, &shares()));
     open(false);
-    fixture.leave(&gpu, &mig, &shares());
+    fixture.leave(&gpu, &shares());
 }
 
 #[test]
@@ -271,7 +269,7 @@ fn creates_instances_while_waiting_for_mps_daemon() {
 
 #[test]
 fn stops_daemons_of_instances_lost_in_reboot() {
-    let check = |from: Mode, to: Option<Mode>| {
+    let check = |from: Mig, to: Option<Mode>| {
         let fixture = Fixture::new();
         let gpu = facts("GPU-a");
         fixture.enter(&gpu, &from);
@@ -281,13 +279,13 @@ fn stops_daemons_of_instances_lost_in_reboot() {
         // Instances do not outlive a reboot; on some GPUs, MIG mode does not either.
         fixture.gpus.layouts.lock().clear();
         match &to {
-            Some(to) => fixture.leave(&gpu, &from, to),
+            Some(to) => fixture.leave(&gpu, to),
             None => fixture.enter(&gpu, &from),
         }
         assert_eq!(daemon.spec().expect("read"), None, "{to:?}");
     };
     let mig = || layout(&[("3g.20gb", None)]);
     check(mig(), Some(shares()));
-    check(mig(), Some(layout(&[("1g.5gb", None)])));
+    check(mig(), Some(Mode::Mig(layout(&[("1g.5gb", None)]))));
     check(mig(), None);
 }

@@ -7,11 +7,10 @@ use aliquot_nvml as nvml;
 use aliquot_profiles::mode::LayoutEntry;
 use thiserror::Error;
 
-use crate::gpus::host_device::placement_of;
+use crate::host_device::placement_of;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
-    /// The instances that stay.
     pub keep: Vec<MigPlacement>,
     /// The driver's ids of the instances to destroy.
     pub destroy: Vec<u32>,
@@ -26,9 +25,6 @@ pub enum LayoutPlanError {
     #[error("the layout does not fit on the GPU: its instances cannot be placed together")]
     TooMuch,
 }
-
-/// A placement of everything, and its score: instances that stay, earlier placements that are kept.
-type Way = ((usize, usize), Vec<Instance>);
 
 /// Plans a layout. Chooses the placement that keeps the most instances; among those, the one with
 /// the most placements of `before`, so that pods find after a reboot what they had.
@@ -55,6 +51,7 @@ pub fn plan_layout(
         .filter(|f| f.device().is_some())
         .map(placement_of)
         .collect();
+    // Instances that stay, and earlier placements that are kept.
     let score = |placement: &[Instance]| {
         let among = |known: &[MigPlacement]| {
             placement
@@ -64,8 +61,14 @@ pub fn plan_layout(
         };
         (among(&whole), among(before))
     };
-    let mut best: Option<Way> = None;
-    search(geometry, &profiles, &mut Vec::new(), &score, &mut best);
+    let mut best: Option<((usize, usize), Vec<Instance>)> = None;
+    geometry.any_placement(&profiles, &mut |placement| {
+        let score = score(placement);
+        if best.as_ref().is_none_or(|(known, _)| score > *known) {
+            best = Some((score, placement.to_vec()));
+        }
+        false
+    });
     let (_, placement) = best.ok_or(LayoutPlanError::TooMuch)?;
     let (keep, create) = placement
         .iter()
@@ -98,32 +101,6 @@ fn no_profile(geometry: &Geometry, name: &str) -> LayoutPlanError {
         .map(|one| one.name.as_str())
         .collect();
     LayoutPlanError::NoProfile(name.to_owned(), known.join(", "))
-}
-
-/// Tries every placement; those of one profile in the order of their starts, so that each is tried
-/// once.
-fn search(
-    geometry: &Geometry,
-    profiles: &[usize],
-    placed: &mut Vec<Instance>,
-    score: &dyn Fn(&[Instance]) -> (usize, usize),
-    best: &mut Option<Way>,
-) {
-    let Some((&profile, rest)) = profiles.split_first() else {
-        let score = score(placed);
-        if best.as_ref().is_none_or(|(known, _)| score > *known) {
-            *best = Some((score, placed.clone()));
-        }
-        return;
-    };
-    let alike = placed.last().filter(|last| last.profile == profile);
-    let after = alike.map(|last| last.start);
-    let starts: Vec<u8> = geometry.starts(profile, placed).collect();
-    for start in starts.into_iter().filter(|start| Some(*start) > after) {
-        placed.push(Instance::busy(profile, start));
-        search(geometry, rest, placed, score, best);
-        placed.pop();
-    }
 }
 
 #[cfg(test)]

@@ -317,7 +317,6 @@ fn lost_clients(old: &[MpsServer], new: &[MpsServer]) -> bool {
         .any(|server| !server.clients.is_empty() && !lives(server))
 }
 
-/// Whether a server has a new fault.
 fn faulted(old: &[MpsServer], new: &[MpsServer]) -> bool {
     let known = |server: &MpsServer| {
         old.iter()

@@ -119,7 +119,6 @@ impl DaemonDirectory {
         read(&self.directory.join(STATUS))
     }
 
-    /// When the supervisor last checked the daemon.
     pub fn last_checked(&self) -> Option<SystemTime> {
         let file = std::fs::metadata(self.directory.join(STATUS));
         file.and_then(|file| file.modified()).ok()

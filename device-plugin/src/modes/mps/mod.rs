@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::Mode as Shared;
+use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
@@ -28,7 +28,7 @@ use aliquot_profiles::mode::Mps;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ContainerGrant, ModeError, ModeSetup, ModeSwitch};
+use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
 /// Where a container finds its daemon's sockets.
@@ -174,7 +174,12 @@ impl MpsDaemons {
         ready.map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
-        setup.visible.push(device.to_owned());
+        // The daemon limits the compute, by share of the SMs and not of time.
+        let shown = Grant {
+            cores: Percent(0),
+            ..share.grant.clone()
+        };
+        setup.show(device, shown);
         let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
         set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
         // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
@@ -238,22 +243,46 @@ impl MpsDaemons {
     }
 }
 
-impl ModeSwitch for MpsDaemons {
-    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
-        let Mode::Mps(settings) = settings else {
-            return Ok(());
-        };
+impl SharingMode for Mps {
+    fn name(&self) -> &'static str {
+        "mps"
+    }
+
+    fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
+        vec![Gpu {
+            mode: Shared::Mps,
+            replicas: self.replicas,
+            even_share: Some(plan::even_share(whole.memory, self)),
+            strict: self.strict,
+            resource: self.rename.clone().unwrap_or(whole.resource),
+            ..whole
+        }]
+    }
+
+    fn setup(&self) -> Mode {
+        Mode::Mps(Self {
+            rename: None,
+            strict: true,
+            ..self.clone()
+        })
+    }
+
+    fn needs_mps_supervisor(&self) -> bool {
+        true
+    }
+
+    fn enter(&self, modes: &SharingModes, gpu: &GpuFacts) -> Result<(), ModeError> {
         let target = DaemonTarget {
             device: &gpu.uuid,
             memory: gpu.usable(),
             capability: gpu.compute_capability,
             slices: None,
         };
-        self.start(target, settings)
+        modes.mps.start(target, self)
     }
 
-    fn leave(&self, gpu: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
-        self.stop(&gpu.uuid)
+    fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
+        modes.mps.stop(&gpu.uuid)
     }
 }
 

@@ -27,7 +27,6 @@ fn is_daemon(pid: u32, pipe: &Path) -> bool {
     words.any(|word| SERVES.contains(&word)) && is_of(pid, pipe) && has_our_root(pid)
 }
 
-/// Whether this daemon started the process.
 pub(super) fn is_child(pid: u32, daemon: u32) -> bool {
     let status = read(pid, "status");
     let parent = format!("PPid:\t{daemon}");

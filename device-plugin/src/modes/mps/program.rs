@@ -97,13 +97,16 @@ impl ProgramSearch {
     /// The variables with which the program finds the server, which is beside it, and the driver's
     /// libraries.
     pub fn environment(&self, program: &ControlProgram) -> Vec<(&'static str, OsString)> {
+        let mut variables = Vec::new();
         let own = program.file.parent().map(Path::to_owned);
-        let path = std::env::join_paths(own.iter().chain(&self.path)).ok();
-        let path = path.map(|path| ("PATH", path));
-        let libraries = || self.libraries.clone().into_os_string();
-        let libraries = program.root.as_ref().map(|_| libraries());
-        let libraries = libraries.map(|folder| ("LD_LIBRARY_PATH", folder));
-        path.into_iter().chain(libraries).collect()
+        if let Ok(path) = std::env::join_paths(own.iter().chain(&self.path)) {
+            variables.push(("PATH", path));
+        }
+        if program.root.is_some() {
+            let libraries = self.libraries.clone().into_os_string();
+            variables.push(("LD_LIBRARY_PATH", libraries));
+        }
+        variables
     }
 
     /// Links the libraries of the root below which the program was found: to be called before a

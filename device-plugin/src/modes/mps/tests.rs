@@ -1,10 +1,9 @@
-//! Containers on a device whose daemon is reported as running, or not; no daemon and no supervisor
-//! runs.
+//! What a GPU offers; and containers on a device whose daemon is reported as running, or not, while
+//! no daemon and no supervisor runs.
 
-use aliquot_core::PodUid;
 use std::thread::ScopedJoinHandle;
 
-use aliquot_core::inventory;
+use aliquot_core::inventory::EvenShare;
 
 use super::*;
 use crate::testing;
@@ -55,12 +54,10 @@ impl Fixture {
         let mut setup = ModeSetup::default();
         let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
-            pod: &PodUid::from("u1"),
-            container: "main",
             grant: &grant,
             index: 0,
-            mode: inventory::Mode::Mps,
-            device: &testing::host_device(0, None),
+            mode: Shared::Mps,
+            device: None,
             other_instances: &[],
         };
         let prepared = self.daemons.prepare(&share, &mut setup);
@@ -82,6 +79,33 @@ fn target() -> DaemonTarget<'static> {
     }
 }
 
+fn offered(settings: &Mps) -> Gpu {
+    let mut whole = testing::gpu(GPU, 0);
+    (whole.memory, whole.scaled) = (Mib(40_960), Mib(40_960));
+    let facts = testing::facts(&[GPU]);
+    settings.devices(whole, &facts.gpus[0]).remove(0)
+}
+
+#[test]
+fn mps_1_advertises_one_device_id_per_replica() {
+    let four = offered(&Mps::new(4));
+    let even = EvenShare {
+        memory: Mib(10_240),
+        cores: Percent(25),
+    };
+    assert_eq!((four.replicas, four.even_share), (4, Some(even)));
+    assert_eq!((&*four.resource, four.strict), ("nvidia.com/gpu", true));
+}
+
+#[test]
+fn mps_2_advertises_under_renamed_resource() {
+    let renamed = Mps {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        ..Mps::new(4)
+    };
+    assert_eq!(offered(&renamed).resource, "nvidia.com/gpu.shared");
+}
+
 #[test]
 fn gives_container_its_limits_and_daemon() {
     let fixture = Fixture::served(true);
@@ -93,6 +117,7 @@ fn gives_container_its_limits_and_daemon() {
     ];
     assert_eq!(setup.variables, variables);
     assert_eq!(setup.visible, [GPU]);
+    assert_eq!(setup.shown[0].cores, Percent(0), "its daemon limits it");
     let pipe = fixture.root.path().join("GPU-a/pipe");
     assert_eq!(setup.mounts[0]["hostPath"], json!(pipe));
     assert_eq!(setup.mounts[1]["hostPath"], json!("/run/shm-of-mps"));

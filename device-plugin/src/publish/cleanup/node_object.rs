@@ -76,21 +76,20 @@ async fn clear_once(nodes: &Api<api::Node>, name: &str) -> kube::Result<()> {
 fn status(node: &api::Node) -> Option<Value> {
     let existing = node.status.iter();
     let existing = existing.flat_map(|status| status.conditions.iter().flatten());
-    let existing = existing.filter(|one| conditions::ALL.contains(&one.type_.as_str()));
-    let conditions: Vec<Value> = existing
+    let ours = existing.filter(|one| conditions::ALL.contains(&one.type_.as_str()));
+    let removed: Vec<Value> = ours
         .map(|one| json!({"type": one.type_, "$patch": "delete"}))
         .collect();
-    let view = NodeView::read(node);
-    let published = capacity::patch(&BTreeMap::new(), &view, true);
-    let published = published.map(|mut patch| patch["status"]["capacity"].take());
     let mut status = json!({});
-    if !conditions.is_empty() {
-        status["conditions"] = json!(conditions);
+    if !removed.is_empty() {
+        status["conditions"] = json!(removed);
     }
-    if let Some(published) =
-        published.filter(|keys| keys.as_object().is_some_and(|k| !k.is_empty()))
-    {
-        status["capacity"] = published;
+    let view = NodeView::read(node);
+    if let Some(mut patch) = capacity::patch(&BTreeMap::new(), &view, true) {
+        let published = patch["status"]["capacity"].take();
+        if published.as_object().is_some_and(|keys| !keys.is_empty()) {
+            status["capacity"] = published;
+        }
     }
     (status != json!({})).then(|| json!({"status": status}))
 }

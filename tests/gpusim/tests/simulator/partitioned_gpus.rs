@@ -7,6 +7,7 @@ use std::path::Path;
 
 use aliquot_core::mig::published::{Mig, MigPlacement};
 use aliquot_core::{Mib, inventory};
+use aliquot_device_plugin::modes;
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::compute_process;
 use aliquot_profiles::Mode;
@@ -231,12 +232,7 @@ fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
 
         // While it is in use, it stays partitioned.
         let (gpus, plans) = (agent.gpus(), agent.plans(&partitioned));
-        let leave = || {
-            agent
-                .modes
-                .switch(&plans[1].mode)
-                .leave(&gpus[1], &plans[1].mode, &Mode::Unmanaged)
-        };
+        let leave = || modes::of(&plans[1].mode).leave(&agent.modes, &gpus[1], &Mode::Unmanaged);
         let error = leave().unwrap_err().to_string();
         assert!(error.contains("in use"), "{error}");
         assert_eq!(agent.uuids("GPU-b").len(), 1);

@@ -145,8 +145,8 @@ async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathB
                 continue;
             };
             if share.namespace == namespace && share.pod_name == pod {
-                let name = share.names.first().context("a name")?;
-                let directory = state.container_directories().join(name);
+                let first = share.names.first().context("a name")?;
+                let directory = state.container_directories().join(&first.name);
                 return Ok(Some(ContainerDirectory::new(directory).counters()));
             }
         }

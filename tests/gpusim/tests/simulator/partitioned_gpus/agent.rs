@@ -4,10 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{Gpu, Grant, Mib, Percent, PodUid, Scaling, inventory};
+use aliquot_core::{Gpu, Grant, Mib, Percent, Scaling, inventory};
 use aliquot_device_plugin::gpus::allocatable::{self, GpuLayout, NodeLayout};
-use aliquot_device_plugin::gpus::host_device::HostDevice;
-use aliquot_device_plugin::modes::{ContainerGrant, ModeSetup, SharingModes};
+use aliquot_device_plugin::modes::{self, ContainerGrant, ModeSetup, SharingModes};
 use aliquot_nvml::{Driver, GpuFacts};
 use aliquot_profiles::{Defaults, GpuPlan, read, resolve};
 
@@ -57,10 +56,7 @@ impl Agent {
     pub(super) fn enter(&self, profile: &str) -> Vec<Gpu> {
         let plans = self.plans(profile);
         for (gpu, plan) in self.gpus().iter().zip(&plans) {
-            self.modes
-                .switch(&plan.mode)
-                .enter(gpu, &plan.mode)
-                .unwrap();
+            modes::of(&plan.mode).enter(&self.modes, gpu).unwrap();
         }
         self.devices(&plans)
     }
@@ -89,17 +85,10 @@ impl Agent {
         let mut setup = ModeSetup::default();
         for (place, grant) in grants.iter().enumerate() {
             let share = ContainerGrant {
-                pod: &PodUid::from("u1"),
-                container: "main",
                 grant,
                 index: place,
                 mode,
-                device: &HostDevice {
-                    uuid: grant.gpu.clone(),
-                    index: 0,
-                    minor: Some(0),
-                    instance: None,
-                },
+                device: None,
                 other_instances: beside,
             };
             self.modes

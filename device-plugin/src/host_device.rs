@@ -37,7 +37,7 @@ pub struct InstanceIds {
 
 impl InstanceIds {
     /// The ids of `instance`, whose UUID is that of `device`.
-    pub fn of(instance: &GpuInstance, device: &MigDevice) -> Self {
+    pub fn new(instance: &GpuInstance, device: &MigDevice) -> Self {
         Self {
             uuid: device.uuid.clone(),
             gpu_instance: instance.id,

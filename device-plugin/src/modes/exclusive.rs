@@ -1,0 +1,31 @@
+//! exclusive: one container at a time has the device, without limits.
+
+use aliquot_core::inventory::{self, Gpu};
+use aliquot_nvml::GpuFacts;
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::Exclusive;
+
+use super::{ContainerGrant, ModeSetup, SharingMode};
+
+impl SharingMode for Exclusive {
+    fn name(&self) -> &'static str {
+        "exclusive"
+    }
+
+    fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
+        vec![Gpu {
+            mode: inventory::Mode::Exclusive,
+            replicas: 1,
+            resource: self.rename.clone().unwrap_or(whole.resource),
+            ..whole
+        }]
+    }
+
+    fn setup(&self) -> Mode {
+        Mode::Exclusive(Self::default())
+    }
+}
+
+pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+    setup.show(share.grant.gpu.as_str(), share.grant.clone());
+}

@@ -1,0 +1,44 @@
+//! vgpu: containers share a device at the same time, each with limits that libvgpu.so enforces.
+
+use aliquot_core::inventory::{self, Gpu};
+use aliquot_nvml::GpuFacts;
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::{Scaling, Vgpu};
+
+use super::{ContainerGrant, ModeSetup, SharingMode};
+
+impl SharingMode for Vgpu {
+    fn name(&self) -> &'static str {
+        "vgpu"
+    }
+
+    /// The settings have all defaults filled in.
+    fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
+        // A GPU that somebody else partitioned cannot be shared as a whole.
+        let is_partitioned = gpu.mig.enabled && whole.mig.is_none();
+        let scaling = self.memory_scaling.unwrap_or(Scaling::ONE);
+        vec![Gpu {
+            mode: if is_partitioned {
+                inventory::Mode::Unknown
+            } else {
+                inventory::Mode::Vgpu
+            },
+            replicas: self.split.unwrap_or(1),
+            scaled: scaling.of(whole.memory),
+            ..whole
+        }]
+    }
+
+    fn setup(&self) -> Mode {
+        Mode::Vgpu(Self::default())
+    }
+}
+
+pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+    setup.limited = true;
+    // The limits are in the limits page; the variable only informs the user.
+    let (place, memory) = (share.index, share.grant.memory_limit().0);
+    let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
+    setup.variables.push(variable);
+    setup.show(share.grant.gpu.as_str(), share.grant.clone());
+}
