@@ -1,6 +1,6 @@
 //! From facts and modes to devices and their replicas.
 
-use aliquot_core::inventory::{EvenShare, Mode as Shared};
+use aliquot_core::inventory::Mode as Shared;
 use aliquot_core::{Mib, Scaling};
 use aliquot_profiles::mode::Mps;
 
