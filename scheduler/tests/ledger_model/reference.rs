@@ -34,6 +34,8 @@ pub(crate) struct ModelEntry {
     pub(crate) certainty: Certainty,
     /// Its gang assumes it again if its Binding fails.
     gang: bool,
+    /// Its Binding began with what its gang had assumed.
+    of_gang: bool,
     /// It requests a share: without one, anybody may have written an unreadable allocation.
     pub(crate) asks: bool,
 }
@@ -95,6 +97,13 @@ impl Reference {
         self.pods.get_mut(uid).expect("recorded").gang = gang;
     }
 
+    /// Filter named a node for a member that is being bound, whose gang begins anew.
+    pub(crate) fn gang_filtered(&mut self, uid: &PodUid) {
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.gang = entry.of_gang;
+        }
+    }
+
     /// The time of everything that is assumed is over.
     pub(crate) fn expire(&mut self) {
         self.pods.retain(|_, one| {
@@ -144,7 +153,8 @@ impl Reference {
         let gpus = Some(effective(shape, given));
         let gang = self.pods.get(uid).is_some_and(|assumed| assumed.gang);
         self.record(uid, shape, &given.node, gpus, Certainty::Reserved);
-        self.pods.get_mut(uid).expect("recorded").gang = gang;
+        let entry = self.pods.get_mut(uid).expect("recorded");
+        (entry.gang, entry.of_gang) = (gang, gang);
     }
 
     pub(crate) fn cancelled(&mut self, uid: &PodUid) {
@@ -181,6 +191,7 @@ impl Reference {
             replicas: shape.replicas(),
             certainty,
             gang: false,
+            of_gang: false,
             asks: shape.demand.requests_gpu(),
         };
         self.pods.insert(uid.clone(), entry);

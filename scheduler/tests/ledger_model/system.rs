@@ -260,6 +260,9 @@ impl System {
         };
         assert_eq!(self.cache.lock().assume(pod, fitting), Ok(named));
         if self.reference.has(uid) {
+            if of_gang {
+                self.reference.gang_filtered(uid);
+            }
             return;
         }
         self.within_capacity(&node, uid);
