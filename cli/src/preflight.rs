@@ -372,7 +372,9 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
             None if has_inventory || offered.is_empty() => {}
             None if is_ours(node) => {
                 let both = problem(
-                    format!("served by {hidden}: two plugins cannot offer the same resource on a node"),
+                    format!(
+                        "served by {hidden}: two plugins cannot offer the same resource on a node"
+                    ),
                     "disable the plugin: it may be a service of the node, as on AKS and Bottlerocket (docs/migrating-from-nvidia.md)",
                 );
                 found.push(about.finding(check, both));

@@ -255,7 +255,9 @@ fn top_names_controller_of_pods() {
         let mut pod = holder();
         pod.metadata.owner_references = from(json!([owner]));
         pod.metadata.labels = from(labels);
-        let found = pods_with_allocations(&[pod], &Settings::default()).remove(0).owner;
+        let found = pods_with_allocations(&[pod], &Settings::default())
+            .remove(0)
+            .owner;
         assert_eq!(found.unwrap_or_default(), expected);
     };
     let owner = |kind: &str, name: &str, controls: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": controls});
@@ -274,8 +276,10 @@ fn top_names_controller_of_pods() {
 fn waiting() -> PodAnswer {
     let mut nodes = cluster();
     nodes[2].spec = Some(from(json!({"unschedulable": true})));
-    let pod: Pod = from(json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [
-        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
+    let pod: Pod = from(
+        json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}),
+    );
     let (pods, settings) = ([holder()], Settings::default());
     let asked = what_if(&nodes, &pods, &pod, &settings, Policies::default());
     let mut answer = asked.unwrap().answer;

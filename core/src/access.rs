@@ -53,7 +53,10 @@ mod tests {
 
     #[test]
     fn knows_whose_explanation_a_path_is() {
-        assert_eq!(explained_pod("/explain/team/p-1.x"), Some(("team", "p-1.x")));
+        assert_eq!(
+            explained_pod("/explain/team/p-1.x"),
+            Some(("team", "p-1.x"))
+        );
         for path in [
             "/explain/team/%2e%2e",
             "/explain/team/..",

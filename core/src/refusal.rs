@@ -190,7 +190,11 @@ mod tests {
             Refusal::replica_shortage(ReplicaShortage { offered, resource })
         };
         let mut refusal = shortage(10);
-        for other in [Refusal::from(Reason::CardNotHealth), shortage(0), shortage(4)] {
+        for other in [
+            Refusal::from(Reason::CardNotHealth),
+            shortage(0),
+            shortage(4),
+        ] {
             refusal.merge(&other);
         }
         let text = "1 CardNotHealth, \

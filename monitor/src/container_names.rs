@@ -122,7 +122,11 @@ mod tests {
         next.write().expect("nothing to write");
         assert!(!file.exists(), "nothing changed, or the agent was removed");
         fs::write(file, "[[").expect("written");
-        assert_eq!(ContainerNames::read(dir.path()).known.len(), 0, "half a file");
+        assert_eq!(
+            ContainerNames::read(dir.path()).known.len(),
+            0,
+            "half a file"
+        );
     }
 
     #[test]

@@ -270,7 +270,9 @@ fn shares(
         let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
         for (device, found) in uses.iter().enumerate() {
             let (bytes, written) = reports.map_or((0, 0), |read| read.device(device).lacking);
-            let age = sample.taken_at.saturating_sub(Duration::from_nanos(written));
+            let age = sample
+                .taken_at
+                .saturating_sub(Duration::from_nanos(written));
             let lacking = if age <= REPORT_AGE { bytes } else { 0 };
             let counted = found.tracked.saturating_sub(lacking);
             let in_use = if found.is_measured() {

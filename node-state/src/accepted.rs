@@ -240,7 +240,11 @@ mod tests {
         // Each name is recorded once.
         let mut anew = accepted.clone();
         anew.names.clear();
-        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main"), ("GPU-a-0-1", "i")] {
+        for (name, container) in [
+            ("GPU-a-0-1", "i"),
+            ("GPU-a-1-2", "main"),
+            ("GPU-a-0-1", "i"),
+        ] {
             anew.record_name(&AnswerName::parse(name).expect("a name"), container);
         }
         assert_eq!(anew, accepted);

@@ -84,10 +84,11 @@ pub async fn changed(
         path: written.to_owned(),
         source,
     })?;
-    let all: Vec<Written> = serde_json::from_slice(&text).map_err(|source| CompareError::Parse {
-        path: written.to_owned(),
-        source,
-    })?;
+    let all: Vec<Written> =
+        serde_json::from_slice(&text).map_err(|source| CompareError::Parse {
+            path: written.to_owned(),
+            source,
+        })?;
     let mut specs = BTreeMap::new();
     for (kind, plural) in KINDS {
         let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);

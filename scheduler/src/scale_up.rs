@@ -145,7 +145,8 @@ impl ScaleUp {
                 continue;
             }
             if let Some(pod) = self.pods.get(&pending.pod).await? {
-                self.constraints.insert(uid.clone(), Constraints::read(&pod));
+                self.constraints
+                    .insert(uid.clone(), Constraints::read(&pod));
             }
         }
         Ok(())

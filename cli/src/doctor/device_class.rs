@@ -21,9 +21,7 @@ pub(crate) fn check(classes: &Fact<BTreeMap<String, String>>, pods: &[Pod]) -> C
         .as_ref()?
         .iter()
         .filter(|(_, resource)| is_ours(resource))
-        .map(|(class, resource)| {
-            format!("DeviceClass {class} has extendedResourceName {resource}")
-        })
+        .map(|(class, resource)| format!("DeviceClass {class} has extendedResourceName {resource}"))
         .collect();
     if taken.is_empty() {
         return ok("no DeviceClass stands for a resource of Aliquot");

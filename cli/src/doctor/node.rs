@@ -154,7 +154,11 @@ fn conditions(node: &Node) -> Vec<Checked> {
     let status = node.status.iter();
     let all = status.flat_map(|status| status.conditions.iter().flatten());
     let is_bad = |one: &&NodeCondition| {
-        let bad = if one.type_ == PROFILE { "False" } else { "True" };
+        let bad = if one.type_ == PROFILE {
+            "False"
+        } else {
+            "True"
+        };
         one.type_.starts_with(OURS) && one.status == bad
     };
     let verdict = |one: &NodeCondition| {

@@ -147,15 +147,35 @@ fn reports_agent_conditions_with_reason() {
         (runtime, "True", "DriverSpecMissing", Some(warns)),
         (runtime, "False", "RuntimeComplete", None),
         ("AliquotGpuSick", "True", "ResetNeeded", Some(bad)),
-        ("AliquotResourceTaken", "True", "OtherDevicePlugin", Some(bad)),
+        (
+            "AliquotResourceTaken",
+            "True",
+            "OtherDevicePlugin",
+            Some(bad),
+        ),
         ("AliquotDriverMissing", "True", "DriverMissing", Some(bad)),
         (uncorrected, "True", "UtilizationNotReported", Some(warns)),
         (uncorrected, "True", "PartitionedGpus", None),
-        ("AliquotHousekeepingFailed", "True", "HousekeepingFailed", Some(warns)),
-        ("AliquotAllocationUnreadable", "True", "AllocationUnreadable", Some(bad)),
+        (
+            "AliquotHousekeepingFailed",
+            "True",
+            "HousekeepingFailed",
+            Some(warns),
+        ),
+        (
+            "AliquotAllocationUnreadable",
+            "True",
+            "AllocationUnreadable",
+            Some(bad),
+        ),
         ("AliquotProfile", "True", "Holds", None),
         ("AliquotProfile", "False", "GivenUp", Some(warns)),
-        ("MemoryPressure", "True", "KubeletHasInsufficientMemory", None),
+        (
+            "MemoryPressure",
+            "True",
+            "KubeletHasInsufficientMemory",
+            None,
+        ),
     ] {
         let expected = grade.map(|grade| ("conditions", grade));
         check(&with(kind, status, reason), expected.as_slice());

@@ -259,9 +259,9 @@ fn overlay(view: &ContainerView) -> Checked {
         ),
         (Some(value), _) => ok(format!("redirect_dir is {value}")),
         (None, Some("N")) => ok("redirect_dir is off"),
-        (None, _) => {
-            Err("redirect_dir is neither visible in the container nor in the mount options".to_owned())
-        }
+        (None, _) => Err(
+            "redirect_dir is neither visible in the container nor in the mount options".to_owned(),
+        ),
     }
 }
 

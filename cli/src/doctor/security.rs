@@ -53,8 +53,16 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
         Err(why) => (vec![Err(why.clone())], Vec::new()),
         Ok(pods) => (of_webhook(facts, pods), of_agents(pods)),
     };
-    found.extend(of_webhook.into_iter().map(|checked| about.finding("webhook", checked)));
-    found.extend(of_agents.into_iter().map(|(check, checked)| about.finding(check, checked)));
+    found.extend(
+        of_webhook
+            .into_iter()
+            .map(|checked| about.finding("webhook", checked)),
+    );
+    found.extend(
+        of_agents
+            .into_iter()
+            .map(|(check, checked)| about.finding(check, checked)),
+    );
     found
 }
 
@@ -94,7 +102,9 @@ fn of_webhook(facts: &ClusterFacts, pods: &[Pod]) -> Vec<Checked> {
         return vec![admission::off(facts)];
     }
     let Some(webhook) = running_pods(pods, "webhook").next() else {
-        return vec![Err("no webhook pod runs, so its flags are unknown".to_owned())];
+        return vec![Err(
+            "no webhook pod runs, so its flags are unknown".to_owned()
+        )];
     };
     let mut found = Vec::new();
     match &facts.webhook {
@@ -127,7 +137,10 @@ fn of_webhook(facts: &ClusterFacts, pods: &[Pod]) -> Vec<Checked> {
 fn of_agents(pods: &[Pod]) -> Vec<(&'static str, Checked)> {
     let check = "tenant-rights";
     let Some(agent) = running_pods(pods, "device-plugin").next() else {
-        return vec![(check, Err("no agent pod runs, so its flags are unknown".to_owned()))];
+        return vec![(
+            check,
+            Err("no agent pod runs, so its flags are unknown".to_owned()),
+        )];
     };
     let kills = flag(agent, "--oom-killer") == Some("true");
     let mut found = Vec::new();

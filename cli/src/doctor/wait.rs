@@ -121,7 +121,11 @@ mod tests {
             ("leader", unmade, true),
             ("webhook-pods", warning("1 of 1", ""), false),
         ] {
-            assert_eq!(is_missing(&about.finding(check, checked)), expected, "{check}");
+            assert_eq!(
+                is_missing(&about.finding(check, checked)),
+                expected,
+                "{check}"
+            );
         }
     }
 

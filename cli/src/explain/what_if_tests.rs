@@ -51,7 +51,13 @@ fn names_node_for_pod_that_fits() {
     let nodes = [node("a", 1), node("b", 2)];
     let pods = [bound("a", 10_000, 50), bound("b", 1_000, 10)];
     let pod = manifest(&POD.replace("LIMIT", "nvidia.com/gpumem: 12000")).unwrap();
-    let found = what_if(&nodes, &pods, &pod, &Settings::default(), Policies::default());
+    let found = what_if(
+        &nodes,
+        &pods,
+        &pod,
+        &Settings::default(),
+        Policies::default(),
+    );
     let found = found.unwrap();
     assert_eq!(found.ranks, [("b".to_owned(), 10)]);
     let text = table(&found, 20);
@@ -70,7 +76,13 @@ fn offers_no_node_that_is_cordoned_or_lacks_cpu() {
         node.spec = Some(from(json!({"unschedulable": cordoned})));
         let pod = manifest(text).unwrap();
         let (nodes, pods) = ([node], [bound("a", 10, 0)]);
-        let found = what_if(&nodes, &pods, &pod, &Settings::default(), Policies::default());
+        let found = what_if(
+            &nodes,
+            &pods,
+            &pod,
+            &Settings::default(),
+            Policies::default(),
+        );
         let shown = table(&found.unwrap(), 20);
         assert!(shown.contains("The pod would stay pending."), "{shown}");
         assert!(shown.contains("fit now: 0 of 0 offered"), "{shown}");

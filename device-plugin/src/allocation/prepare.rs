@@ -219,7 +219,8 @@ impl Preparer {
             return Err(PrepareError::Refused(refusal));
         };
         let (devices, mut setup) = self.set_up_devices(accepted, container, grants, node)?;
-        let page = self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
+        let page =
+            self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
         let directory = self
             .allocations
             .paths

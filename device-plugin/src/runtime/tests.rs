@@ -157,7 +157,11 @@ fn merges_imported_sections_as_containerd_does() {
     // It imports itself, and a file that is read after b.toml.
     let text = "imports = [\"/last.toml\", \"/a.toml\"]\n";
     put(node.path(), "/a.toml", text);
-    put(node.path(), "/b.toml", &format!("{plugin}enable_cdi = false\n"));
+    put(
+        node.path(),
+        "/b.toml",
+        &format!("{plugin}enable_cdi = false\n"),
+    );
     put(node.path(), "/last.toml", plugin);
     for (version, cdi) in [((1, 7), None), ((2, 0), Some(false))] {
         let found = super::config::read_below(&[node.path()], Some(version), None).expect("read");

@@ -89,10 +89,9 @@ async fn merges_two_resources_into_one_environment() {
 /// Without a limiter, and in modes that need none.
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_no_container_without_driver_in_any_mode() {
-    for (gpu, resource, memory, cores) in [
-        ("GPU-a", RESOURCE, 10_000, 100),
-        ("GPU-b", SHARED, 0, 0),
-    ] {
+    for (gpu, resource, memory, cores) in
+        [("GPU-a", RESOURCE, 10_000, 100), ("GPU-b", SHARED, 0, 0)]
+    {
         let (mut node, mut plugins) = two_modes().await;
         std::fs::remove_file(&node.allocations.paths.driver_spec).expect("removed");
         let grants = json!({"main": [grant(resource, gpu, memory, cores)]});

@@ -111,7 +111,10 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
 
     let dry = ["install", "aliquot", &chart, IMAGE, "--dry-run=server"];
     let dry = helm_on(cluster, &dry)?.success()?;
-    let notes = format!("Aliquot {} is installed in namespace {NAMESPACE}", release::version()?);
+    let notes = format!(
+        "Aliquot {} is installed in namespace {NAMESPACE}",
+        release::version()?
+    );
     ensure!(dry.contains(&notes), "no {notes:?}");
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
     // kube-scheduler is of the cluster's version.
