@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -458,7 +459,10 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
         *answer.headers_mut() = request.into_parts().0.headers;
         Ok::<_, BoxError>(answer)
     });
-    let answer = layer.layer(echo).oneshot(Request::new(Body::empty())).await;
+    // Of a type that says `Send`: the compiler does not see it of a future that holds this one.
+    let answer: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(layer.layer(echo).oneshot(Request::new(Body::empty())));
+    let answer: Result<Response<()>, BoxError> = answer.await;
     let answer = answer.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
     let bearer = answer.headers().get(AUTHORIZATION);
     let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));

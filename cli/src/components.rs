@@ -9,6 +9,9 @@ pub const PART: &str = "app.kubernetes.io/part-of";
 /// The label that names the component.
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
+/// Labels that exempt a pod or a namespace from admission, with the value `ignore`.
+pub const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
+
 /// Whether the pod is of this component of Aliquot.
 pub fn is_ours(pod: &Pod, part: &str) -> bool {
     let label = |key| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);

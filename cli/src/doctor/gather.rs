@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
 use aliquot_k8s::pod;
-use aliquot_webhook::settings::IGNORE_LABELS;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -18,7 +17,7 @@ use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use super::refused_writes::is_mutator;
 use crate::access::{Access, AccessError, all};
 use crate::agents::AGENT;
-use crate::components::{is_ready, running_pods};
+use crate::components::{IGNORE_LABELS, is_ready, running_pods};
 use crate::snapshot;
 
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";

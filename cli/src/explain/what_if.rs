@@ -75,7 +75,8 @@ pub fn what_if(
     let (mut answers, mut tail) = (Vec::new(), NodeTotals::default());
     for (_, name, node) in cluster.iter() {
         let is_offered = offered.contains(&name.as_str());
-        let (answer, refusal) = NodeAnswer::of(name, node, &demand, &policies, is_offered, None);
+        let (answer, refusal) =
+            NodeAnswer::evaluate(name, node, &demand, &policies, is_offered, None);
         tail.add(&answer, refusal.as_ref());
         answers.push(answer);
     }

@@ -8,7 +8,6 @@ use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
 use aliquot_webhook::review::{PodReview, review};
-use aliquot_webhook::settings::IGNORE_LABELS;
 use aliquot_webhook::verdict::Verdict;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::core::admission::Operation;
@@ -16,6 +15,7 @@ use serde_json::Value;
 
 use super::gather::Workload;
 use super::systems::{CurrentSystem, Settings};
+use crate::components::IGNORE_LABELS;
 use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.

@@ -102,9 +102,8 @@ fn better(ledger: &Ledger, demand: &Demand) -> &'static str {
         typical: Arc::new(census.typical()),
     };
     let score = |name: &&str| {
-        ledger
-            .fit(name, demand, &policies)
-            .map_or(0, |fit| fit.score)
+        let node = ledger.cluster().node(name).expect("known");
+        crate::fit::fit(node, demand, &policies).map_or(0, |fit| fit.score)
     };
     ["a", "b"].into_iter().max_by_key(score).expect("two nodes")
 }

@@ -7,11 +7,11 @@ use crate::testing::{allocation, entry, grant, instance_grant, pod, share_of};
 
 fn accepted(pod: &str, names: &[&str]) -> AcceptedAllocation {
     let mut share = share_of(pod, &["GPU-a"]);
-    let named = |name: &&str| ContainerName {
+    let of_container = |name: &&str| ContainerName {
         name: (*name).to_owned(),
         container: "main".to_owned(),
     };
-    share.names = names.iter().map(named).collect();
+    share.names = names.iter().map(of_container).collect();
     share
 }
 

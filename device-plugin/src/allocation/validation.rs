@@ -136,11 +136,11 @@ fn accepted_allocation(
                 promised.insert(device.uuid.clone(), device.scaled);
             }
         }
-        let promised_more = devices(&container.name).any(promises_more);
+        let is_scaled = devices(&container.name).any(promises_more);
         containers.push(AcceptedContainer {
             name: container.name.clone(),
             stage: container.stage,
-            effective: rules.effective_limits(&container.env, promised_more),
+            effective: rules.effective_limits(&container.env, is_scaled),
         });
     }
     let mut accepted = AcceptedAllocation::new(

@@ -96,7 +96,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let flags: Webhook = taken(webhook, &["aliquot-webhook"], &["--namespace=ns"]);
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
-    flags.target().unwrap();
+    flags.names().unwrap();
     let cleanup = one(&objects, "Job", "aliquot-cleanup");
     let cleanup = container(cleanup, "cleanup");
     let program = ["aliquot-device-plugin", "cleanup"];

@@ -64,7 +64,7 @@ fn uses_certificates_of_cert_manager() {
     let mount = &container(webhook, "webhook")["volumeMounts"][0]["mountPath"];
     let folder = flags.certificates_dir.clone().unwrap();
     assert_eq!(folder.to_str(), mount.as_str());
-    assert_eq!(texts(&leaf["dnsNames"]), flags.target().unwrap().names());
+    assert_eq!(texts(&leaf["dnsNames"]), flags.names().unwrap());
     let authority = one(&objects, "Certificate", "aliquot-webhook-ca");
     let issuer = one(&objects, "Issuer", "aliquot-webhook");
     assert_eq!(
