@@ -21,9 +21,9 @@ use thiserror::Error;
 
 use crate::access::{Access, AccessError, all};
 use crate::components::{node_name, offered};
+use crate::doctor::facts::minor;
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Checked, Finding, Report, note, ok, problem, warning};
-use crate::doctor::request_form::minor;
 use crate::doctor::{device_class, gather as installation};
 use crate::output::Output;
 use crate::table::some;

@@ -14,6 +14,13 @@ use crate::snapshot;
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
+/// Of a version of Kubernetes, such as `v1.33.4+k3s1`: 33.
+pub(crate) fn minor(version: &str) -> Option<u32> {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    (numbers.next() == Some("1")).then_some(())?;
+    numbers.next()?.parse().ok()
+}
+
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::admission::is_off;
-use super::facts::ClusterFacts;
+use super::facts::{ClusterFacts, minor};
 use super::finding::{Checked, ok, warning};
 use crate::components::{containers, flag, running_pods};
 
@@ -63,13 +63,6 @@ fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<Stri
     Some(format!(
         "{found} adds no node for resources that no node publishes"
     ))
-}
-
-/// Of a version of Kubernetes, such as `v1.33.4+k3s1`: 33.
-pub(crate) fn minor(version: &str) -> Option<u32> {
-    let mut numbers = version.trim_start_matches('v').split('.');
-    (numbers.next() == Some("1")).then_some(())?;
-    numbers.next()?.parse().ok()
 }
 
 fn old(nodes: &[Node]) -> Option<String> {

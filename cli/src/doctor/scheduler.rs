@@ -2,9 +2,8 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::facts::ClusterFacts;
+use super::facts::{ClusterFacts, minor};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
-use super::request_form::minor;
 use crate::access::LEADS;
 use crate::components::{containers, flag, is_ready, running_pods, unready};
 use crate::metrics;
