@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 build() {
   echo "building vale from its Go module (once, some minutes)"
-  GOBIN=$dir CGO_ENABLED=1 go install -trimpath -ldflags="-s -w" github.com/errata-ai/vale/v3/cmd/vale@v3.14.2
+  GOBIN=$dir CGO_ENABLED=1 go install -trimpath -ldflags="-s -w" github.com/vale-cli/vale/v3/cmd/vale@v3.20.0
 }
 kept vale vale.sh
 echo "$dir/vale"
