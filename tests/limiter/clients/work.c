@@ -1,6 +1,7 @@
 /* A program that keeps a GPU busy: work MODE SECONDS KERNEL...
  * It launches for SECONDS, or with the suffix `i` until its input ends, waits for the rest, and
- * prints how many launches it made and how many calls failed. In mode `tick`, SECONDS is the number
+ * prints how many launches it made and how many calls failed; in mode `sync`, also the median and the
+ * 99th percentile of the microseconds from a launch to its end. In mode `tick`, SECONDS is the number
  * of launches of each thread, and it prints the median of the nanoseconds for one. In mode `live`,
  * SECONDS is the number of allocations that live while others are made and freed. `init` only
  * initializes; `spawn NUMBER PROGRAM...` prints how many microseconds a run of a program takes,
@@ -81,6 +82,26 @@ static void run(handle into, int each) {
 static int by_size(const void *one, const void *other) {
     double a = *(const double *)one, b = *(const double *)other;
     return (a > b) - (a < b);
+}
+
+/* Launches and waits, one after the other; prints the percentiles without the first third. */
+static void run_sync(handle into) {
+    long count = 0, size = 1 << 16;
+    double *took = malloc(size * sizeof *took);
+    while (now() < end) {
+        double start = now();
+        launch(into);
+        CALL(cuStreamSynchronize, into);
+        if (count == size)
+            took = realloc(took, (size *= 2) * sizeof *took);
+        took[count++] = 1e6 * (now() - start);
+    }
+    double *late = took + count / 3;
+    count -= count / 3;
+    qsort(late, count, sizeof *late, by_size);
+    if (count)
+        printf("median %.1f p99 %.1f ", late[count / 2], late[count * 99 / 100]);
+    free(took);
 }
 
 static void *worker(void *unused) {
@@ -263,7 +284,7 @@ int main(int count, char **words) {
     if (!strcmp(mode, "plain") || !strcmp(mode, "unmarked")) {
         run(own, 64);
     } else if (!strcmp(mode, "sync")) {
-        run(own, 1);
+        run_sync(own);
     } else if (!strcmp(mode, "bursts")) {
         /* A fifth of a second of work, three fifths of rest. */
         while (now() < end) {

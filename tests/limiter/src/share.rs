@@ -68,6 +68,9 @@ pub struct TenantResult {
     pub starved: Vec<f64>,
     /// Launches of all its processes.
     pub launches: u64,
+    /// Median and 99th percentile of the microseconds from a launch to its end, of its last process;
+    /// only in mode `sync`.
+    pub latency: Option<[f64; 2]>,
 }
 
 impl TenantResult {
@@ -145,6 +148,7 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
             windows: Vec::new(),
             starved: Vec::new(),
             launches: 0,
+            latency: None,
         };
         scene.tenants.len()
     ];
@@ -171,7 +175,11 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
         for child in children {
             let output = child.wait_with_output()?;
             let reply = String::from_utf8_lossy(&output.stdout).into_owned();
-            let words: Vec<&str> = reply.split_whitespace().collect();
+            let mut words: Vec<&str> = reply.split_whitespace().collect();
+            if let ["median", median, "p99", p99, ..] = words[..] {
+                got.latency = Some([median.parse()?, p99.parse()?]);
+                words.drain(..4);
+            }
             let ["launches", launches, "failures", "0"] = words[..] else {
                 anyhow::bail!("a client ended with {:?}: {reply}", output.status);
             };

@@ -22,7 +22,7 @@ use aliquot_limiter_tests::share::{ShareScenario, TenantResult, run};
 use aliquot_limiter_tests::throttle::{measure_latency, percentile};
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use aliquot_style::figures::{Figure, LIMITER, Report};
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 /// What measures the figures of a group.
 type Measure = fn(&mut Bench) -> Result<()>;
@@ -230,6 +230,25 @@ fn tenants(bench: &mut Bench) -> Result<()> {
         )?;
         let what = "use of the whole GPU by all of them; baseline: the sum of the shares";
         bench.figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
+    }
+    let latency = |method| {
+        let tenants = ["sync k_ms_2", "sync k_ms_300"].map(|work| tenant(50, work));
+        let scene = ShareScenario {
+            method,
+            windows: 3,
+            ..harsh(tenants.into(), HostRole::Arbiter)
+        };
+        run(&scene)?[0]
+            .latency
+            .context("no launch of the first tenant")
+    };
+    let bare = latency(InjectionMethod::NoLimiter)?;
+    let limited = latency(InjectionMethod::Replacement)?;
+    for (name, bare, limited) in [("p50", bare[0], limited[0]), ("p99", bare[1], limited[1])] {
+        let what = "of kernels of 2 ms, launched and waited for, beside a tenant with kernels of 300 ms; \
+                    50 % each; baseline: without limits";
+        let name = format!("beside_long_kernels_{name}_ms");
+        bench.figure(&name, (limited / 1_000.0, "ms"), bare / 1_000.0, what)?;
     }
     Ok(())
 }
