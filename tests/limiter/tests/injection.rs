@@ -89,6 +89,61 @@ fn limits_stub_that_looks_up_another_driver() {
     }
 }
 
+/// Asks `cuGetProcAddress` a hundred times for a call that is not hooked.
+const LOOK_UPS: &str = r#"
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+found, flags = ctypes.c_void_p(), ctypes.c_uint64(0)
+def ask():
+    return cuda.cuGetProcAddress_v2(b"cuDriverGetVersion", ctypes.byref(found), 12080, flags, None)
+"#;
+
+/// Asks a hundred times for a call of a library that is missing.
+const MISSING: &str = r"
+import ctypes, sys
+calls, count = ctypes.CDLL(None), ctypes.c_uint()
+def ask():
+    return calls.nvmlDeviceGetCount_v2(ctypes.byref(count))
+";
+
+/// Calls it after a first time that is not counted.
+const REPEAT: &str = r#"
+first = ask()
+sys.stderr.write("first\n")
+for _ in range(100): assert ask() == first
+sys.stderr.write("last\n")
+"#;
+
+#[test]
+fn looks_up_neither_unhooked_calls_nor_missing_library_again() {
+    let (temp, machine) = machine();
+    // A driver that has nothing else: older than almost all of the table.
+    let calls = "#define CALLS(X) X(1, cuDriverGetVersion, 1)\n";
+    fs::write(temp.path().join("calls.h"), calls).unwrap();
+    let include = format!("-I{}", temp.path().display());
+    let flags = ["-shared", "-fPIC", "-DLOOK_UPS", &include];
+    let old = compile(temp.path(), "every_driver.c", "driver.so", &flags).unwrap();
+    // What the loader says that it searches for meanwhile.
+    let searches = |program: &str, kind: &str| {
+        let container = container(&machine, InjectionMethod::Preload, 3000);
+        container
+            .replace_driver(LIBRARIES[0], old.as_ref())
+            .unwrap();
+        let drivers = container.directory().with_file_name("driver");
+        fs::remove_file(drivers.join(LIBRARIES[1].name)).unwrap();
+        let (kind, program) = (format!("LD_DEBUG={kind}"), format!("{program}{REPEAT}"));
+        let words = ["env", &kind, "python3", "-c", &program];
+        let output = container.command(&words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let (_, rest) = text.split_once("first\n").unwrap();
+        let (between, _) = rest.split_once("last\n").unwrap();
+        ["symbol=cu", "find library="].map(|what| between.matches(what).count())
+    };
+    assert_eq!(searches(LOOK_UPS, "symbols"), [0, 0]);
+    assert_eq!(searches(MISSING, "libs"), [0, 0]);
+}
+
 #[test]
 fn hami_13_logs_nothing_unless_requested_then_one_line_each() {
     for method in INJECTION_METHODS {
