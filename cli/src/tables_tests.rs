@@ -75,18 +75,29 @@ fn top_names_pod_with_unreadable_allocation() {
 }
 
 #[test]
-fn top_names_gpus_without_memory_of_processes() {
-    let mut node = node("n1", "ok");
-    let annotations = node.metadata.annotations.as_mut().unwrap();
-    let inventory = annotations.get_mut(INVENTORY).unwrap();
-    let mut known: Value = serde_json::from_str(inventory).unwrap();
-    known["unmeasured"] = json!(["GPU-n1"]);
-    *inventory = known.to_string();
-    let top = top_of(&[node], &[]);
-    let line = "\nn1: the driver does not report the memory of processes on GPU-n1; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody\n";
-    for table in [nodes(&top), gpus(&top)] {
-        assert!(table.ends_with(line), "{table}");
-    }
+fn top_names_gpus_with_memory_that_no_share_has() {
+    let check = |field: &str, value: Value, line: &str| {
+        let mut node = node("n1", "ok");
+        let annotations = node.metadata.annotations.as_mut().unwrap();
+        let inventory = annotations.get_mut(INVENTORY).unwrap();
+        let mut known: Value = serde_json::from_str(inventory).unwrap();
+        known[field] = value;
+        *inventory = known.to_string();
+        let top = top_of(&[node], &[]);
+        for table in [nodes(&top), gpus(&top)] {
+            assert!(table.ends_with(line), "{table}");
+        }
+    };
+    check(
+        "unmeasured",
+        json!(["GPU-n1"]),
+        "\nn1: the driver does not report the memory of processes on GPU-n1; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody\n",
+    );
+    check(
+        "unmanaged",
+        json!({"GPU-n1": 60_000}),
+        "\nn1: processes outside every share hold 60000 MiB of GPU-n1\n",
+    );
     assert!(nodes(&top_of(&cluster(), &[])).ends_with("-\n"));
 }
 

@@ -111,6 +111,9 @@ pub struct NodeTop {
     /// it there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmeasured: Vec<GpuUuid>,
+    /// What processes outside every share hold of its GPUs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unmanaged: BTreeMap<GpuUuid, Mib>,
     /// Its devices, by index.
     pub gpus: Vec<GpuTop>,
 }
@@ -231,6 +234,7 @@ impl NodeTop {
             closed: node.closed.map(|reason| reason.name().to_owned()),
             unreadable: Vec::new(),
             unmeasured: inventory.unmeasured.clone(),
+            unmanaged: inventory.unmanaged.clone(),
             gpus: devices.enumerate().map(line).collect(),
         })
     }

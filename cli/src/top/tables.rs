@@ -161,8 +161,8 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
     aligned(&head, &rows) + &notes(nodes)
 }
 
-/// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
-/// not report the memory of processes.
+/// A line for each node that a pod's unreadable allocation closes, for each where the driver does not
+/// report the memory of processes, and for each where processes outside every share hold some.
 fn notes(nodes: &[NodeTop]) -> String {
     let mut text = String::new();
     for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
@@ -179,6 +179,15 @@ fn notes(nodes: &[NodeTop]) -> String {
             text,
             "{name}: the driver does not report the memory of processes on {uuids}; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody"
         );
+    }
+    for node in nodes.iter().filter(|node| !node.unmanaged.is_empty()) {
+        let held: Vec<String> = node
+            .unmanaged
+            .iter()
+            .map(|(gpu, memory)| format!("{memory} of {gpu}"))
+            .collect();
+        let (name, held) = (&node.node, held.join(", "));
+        let _ = writeln!(text, "{name}: processes outside every share hold {held}");
     }
     text
 }
