@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
+use aliquot_core::{GpuUuid, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::MutexGuard;
 use thiserror::Error;
@@ -253,7 +253,7 @@ impl ContainerStarter {
         });
         let mut accepted = match decision {
             Decision::Accept(accepted) => *accepted,
-            Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
+            Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal, None)),
         };
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
@@ -272,14 +272,19 @@ impl ContainerStarter {
 
     /// Publishes a refusal of a pod that was accepted before.
     fn refuse_again(&self, uid: &PodUid, refusal: Refusal) -> StartError {
-        self.refuse(self.allocations.pods.get(uid).as_deref(), refusal)
+        let gone = match &refusal {
+            Refusal::DeviceGone(gpu) => Some(gpu.clone()),
+            _ => None,
+        };
+        self.refuse(self.allocations.pods.get(uid).as_deref(), refusal, gone)
     }
 
-    /// Publishes a refusal, so that the scheduler can evict the pod.
-    fn refuse(&self, pod: Option<&Pod>, refusal: Refusal) -> StartError {
+    /// Publishes a refusal, so that the scheduler can evict the pod; where a pod that ran lacks a
+    /// device, only until that is there again.
+    fn refuse(&self, pod: Option<&Pod>, refusal: Refusal, gone: Option<GpuUuid>) -> StartError {
         if let Some(pod) = pod {
             let refused = pod.refused(refusal.to_string());
-            self.allocations.published.add_refused(refused);
+            self.allocations.published.add_refused(refused, gone);
         }
         StartError::Refused(refusal)
     }

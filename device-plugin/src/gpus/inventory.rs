@@ -52,6 +52,14 @@ struct OtherUsers {
     unreadable: Vec<PodUid>,
 }
 
+/// A pod of which a container was not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RefusedStart {
+    pod: RefusedPod,
+    /// The device that it lacks. Once that is there again, the kubelet's next attempt may succeed.
+    gone: Option<GpuUuid>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeProblem {
     pub reason: &'static str,
@@ -107,7 +115,7 @@ pub struct PublishedNode {
     /// Resources that another device plugin serves, by the monitor of their owners; `None` until that
     /// was first checked.
     pub taken_resources: Option<Vec<TakenResource>>,
-    refused: Vec<RefusedPod>,
+    refused: Vec<RefusedStart>,
     resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
     pub cleaning_up: bool,
@@ -237,12 +245,13 @@ impl NodePublisher {
         self.change(|node| node.resizes = resizes);
     }
 
-    pub fn add_refused(&self, refused: RefusedPod) {
+    /// `gone`: the device that a pod which ran lacks now; it is refused until that is there again.
+    pub fn add_refused(&self, pod: RefusedPod, gone: Option<GpuUuid>) {
         self.change(|node| {
             let list = &mut node.refused;
-            list.retain(|other| other.pod != refused.pod);
-            list.push(refused);
-            list.sort_by(|a, b| a.pod.cmp(&b.pod));
+            list.retain(|other| other.pod.pod != pod.pod);
+            list.push(RefusedStart { pod, gone });
+            list.sort_by(|a, b| a.pod.pod.cmp(&b.pod.pod));
         });
     }
 
@@ -251,7 +260,7 @@ impl NodePublisher {
         if self.get().refused.is_empty() {
             return;
         }
-        self.change(|node| node.refused.retain(|refused| keep(&refused.pod)));
+        self.change(|node| node.refused.retain(|refused| keep(&refused.pod.pod)));
     }
 
     fn change(&self, change: impl FnOnce(&mut PublishedNode)) {
@@ -372,6 +381,9 @@ impl PublishedNode {
                 evict.push(one.clone());
             }
         }
+        let is_gone = |gpu: &GpuUuid| !self.devices.contains_key(gpu);
+        let refused = self.refused.iter();
+        let refused = refused.filter(|one| one.gone.as_ref().is_none_or(is_gone));
         let uuids = facts.gpus.iter().map(|gpu| gpu.uuid.as_str());
         let unmeasured = uuids.filter(|uuid| self.monitor.unmeasured.contains(*uuid));
         let held = |gpu: &inventory::Gpu| {
@@ -389,7 +401,7 @@ impl PublishedNode {
             gpus,
             orphaned: self.other_users.orphaned.clone(),
             foreign: self.other_users.foreign.clone(),
-            refused: self.refused.clone(),
+            refused: refused.map(|one| one.pod.clone()).collect(),
             evict,
             unreadable: self.other_users.unreadable.clone(),
             resizes: self.resizes.clone(),

@@ -16,8 +16,8 @@ fn notifies_readers_only_of_changes() {
         name: "p".to_owned(),
         reason: reason.to_owned(),
     };
-    published.add_refused(refused("one"));
-    published.add_refused(refused("two"));
+    published.add_refused(refused("one"), None);
+    published.add_refused(refused("two"), None);
     assert_eq!(changes.has_changed().ok(), Some(true));
     assert_eq!(published.get().inventory.refused, [refused("two")]);
     published.retain_refused(|pod| pod.as_str() != "u1");

@@ -70,12 +70,13 @@ async fn housekeeping_continues_after_failed_removal() {
     }
     let proc = node.dir.path().join("proc");
     std::fs::create_dir(&proc).expect("made");
-    node.allocations.published.add_refused(RefusedPod {
+    let refused = RefusedPod {
         pod: "gone".into(),
         namespace: "default".to_owned(),
         name: "gone".to_owned(),
         reason: "too little memory".to_owned(),
-    });
+    };
+    node.allocations.published.add_refused(refused, None);
     housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
     assert!(stuck.exists() && !directories.join("GPU-z-0-1").exists());
     let published = node.allocations.published.get();

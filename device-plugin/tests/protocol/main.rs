@@ -204,10 +204,14 @@ async fn refusal_at_a_restart_reaches_the_scheduler_until_the_container_starts()
     let mut without = with.clone();
     without.facts.gpus.retain(|gpu| gpu.uuid != "GPU-b");
     let published = node.allocations.published.clone();
-    published.set_readings(without, AllocatedIds::new());
+    published.set_readings(without.clone(), AllocatedIds::new());
     let error = node.start("GPU-b::0").await.expect_err("refused");
     let gone = "GPU-b of the pod's allocation is no longer on this node";
     assert!(error.contains(gone), "{error}");
+    assert_eq!(refused(&node), ["u1"]);
+    published.set_readings(with.clone(), AllocatedIds::new());
+    assert!(refused(&node).is_empty(), "the kubelet may try much later");
+    published.set_readings(without, AllocatedIds::new());
     assert_eq!(refused(&node), ["u1"]);
     published.set_readings(with, AllocatedIds::new());
     node.start("GPU-b::0").await.expect("served");

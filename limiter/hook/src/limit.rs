@@ -82,7 +82,8 @@ pub fn limit(
         ..Options::default()
     })?;
     for (i, uuid) in page.uuids().enumerate() {
-        if gpus.contains(&uuid.as_str()) {
+        // 0 is no limit on the page, and to the driver not a byte.
+        if gpus.contains(&uuid.as_str()) && page.page().memory(i) > 0 {
             let limits = CgroupLimits {
                 soft: page.page().guaranteed(i),
                 hard: page.page().memory(i),

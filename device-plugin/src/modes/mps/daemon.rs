@@ -110,14 +110,15 @@ impl<'a> SupervisedDaemon<'a> {
     }
 
     /// Whether too many consecutive answers of a daemon without clients are missing, whom its end
-    /// would end; starts counting anew then.
+    /// would end; starts counting anew then. Which clients it had is known from its last answer: those
+    /// that have ended since are none.
     fn hangs(&mut self, error: &SupervisionError) -> bool {
         self.silent = match error {
             SupervisionError::Control(ControlError::Silent(_)) => self.silent.saturating_add(1),
             _ => 0,
         };
-        let mut servers = self.status.servers.iter();
-        let has_clients = servers.any(|server| !server.clients.is_empty());
+        let mut clients = self.status.servers.iter().flat_map(|one| &one.clients);
+        let has_clients = clients.any(|pid| processes::is_alive(*pid));
         let hangs = self.silent >= MAX_SILENT && !has_clients;
         if hangs {
             self.silent = 0;

@@ -27,6 +27,11 @@ fn is_daemon(pid: u32, pipe: &Path) -> bool {
     words.any(|word| SERVES.contains(&word)) && is_of(pid, pipe) && has_our_root(pid)
 }
 
+/// Whether a process has this id, be it an exiting one, which still has its memory of the GPU.
+pub(super) fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
 pub(super) fn is_child(pid: u32, daemon: u32) -> bool {
     let status = read(pid, "status");
     let parent = format!("PPid:\t{daemon}");

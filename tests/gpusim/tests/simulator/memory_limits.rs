@@ -63,19 +63,22 @@ fn hook_limits_cgroup_as_the_limits_page_says() {
         let state = tempfile::tempdir().unwrap();
         let directory = state.path().join("containers/a");
         std::fs::create_dir_all(&directory).unwrap();
-        let devices = ["GPU-other", &gpu].map(|uuid| DeviceLimits {
-            uuid,
-            memory: 3000 * MIB,
-            request: 2000 * MIB,
-            ..DeviceLimits::default()
-        });
-        let limits = page(ContainerLimits::default(), &devices).unwrap();
-        std::fs::write(directory.join("limits"), limits).unwrap();
         let library = place::library_path().unwrap();
         let set = || limit::limit(&own_cgroup(), &library, &directory, &[&gpu]);
-        set().unwrap();
-        let found = driver.memory_limit(&gpu, &own_cgroup()).unwrap();
-        assert_eq!((found.soft, found.hard), (2000 * MIB, Some(3000 * MIB)));
+        // A share without a limit, as with MPS and `memory: full`, comes first.
+        for (memory, request, hard) in [(0, 0, None), (3000, 2000, Some(3000 * MIB))] {
+            let devices = ["GPU-other", &gpu].map(|uuid| DeviceLimits {
+                uuid,
+                memory: memory * MIB,
+                request: request * MIB,
+                ..DeviceLimits::default()
+            });
+            let limits = page(ContainerLimits::default(), &devices).unwrap();
+            std::fs::write(directory.join("limits"), limits).unwrap();
+            set().unwrap();
+            let found = driver.memory_limit(&gpu, &own_cgroup()).unwrap();
+            assert_eq!((found.soft, found.hard), (request * MIB, hard));
+        }
         machine.set_driver("580.82").unwrap();
         let error = set().unwrap_err().to_string();
         assert!(error.contains("does not support"), "{error}");
