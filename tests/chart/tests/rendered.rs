@@ -596,5 +596,7 @@ fn narrows_ports_to_peers_that_values_name() {
         .filter(|one| one.kind() == "ServiceMonitor");
     for endpoint in monitors.flat_map(|one| one.0["spec"]["endpoints"].as_array().unwrap()) {
         assert_eq!(endpoint["authorization"], token);
+        // Otherwise alerts and dashboards by namespace would name ours.
+        assert_eq!(endpoint["honorLabels"], true);
     }
 }
