@@ -1,4 +1,5 @@
-//! The chart's dashboards and alert rules use only metrics that exist, and every metric is used.
+//! The chart's dashboards and alert rules use only metrics that exist, every metric is used, and every
+//! alert is explained.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -88,6 +89,18 @@ fn dashboards_and_alerts_use_existing_metrics() {
     let is_known = |name: &&String| declared.iter().any(|one| is_same(name, one));
     let unknown: Vec<&String> = shown.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn guide_says_what_each_alert_means() {
+    let rules = read("charts/aliquot/files/alerts.yaml");
+    let names = rules.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: "));
+    let names: BTreeSet<&str> = names.collect();
+    assert!(!names.is_empty());
+    let guide = read("docs/guides/alerts.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let explained: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    assert_eq!(explained, names);
 }
 
 #[test]
