@@ -94,13 +94,15 @@ fn dashboards_and_alerts_use_existing_metrics() {
 #[test]
 fn guide_says_what_each_alert_means() {
     let rules = read("charts/aliquot/files/alerts.yaml");
-    let names = rules.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: "));
-    let names: BTreeSet<&str> = names.collect();
-    assert!(!names.is_empty());
+    let alerts: BTreeSet<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("- alert: "))
+        .collect();
+    assert!(!alerts.is_empty());
     let guide = read("docs/guides/alerts.md");
     let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
     let explained: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
-    assert_eq!(explained, names);
+    assert_eq!(explained, alerts);
 }
 
 #[test]
