@@ -33,8 +33,8 @@ replace("values.yaml", '  repository: ""\n', f'  repository: {repository}\n')
 version = re.search("^version: (.+)$", pathlib.Path(chart, "Chart.yaml").read_text(), re.M)[1]
 replace("values.yaml", "as in a release's chart.\n  tag: \"\"\n",
         f'as in a release\'s chart.\n  tag: {version}@{digest}\n')
-replace("Chart.yaml", "sources: [https://aliquot.dev]", f"sources: [{source}]")
-replace("Chart.yaml", "annotations:\n", f"""annotations:
+replace("Chart.yaml", "annotations:\n", f"""sources: [{source}]
+annotations:
   artifacthub.io/images: |
     - name: aliquot
       image: {image}:{version}@{digest}

@@ -184,6 +184,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn guide_says_what_helps_against_each_reason() {
+        let guide = include_str!("../../docs/guides/why-is-my-pod-pending.md");
+        for reason in Reason::ALL {
+            let row = format!("\n| `{}` |", reason.name());
+            assert!(guide.contains(&row), "no row for {}", reason.name());
+        }
+    }
+
+    #[test]
     fn reports_kubelet_with_fewest_free_replicas() {
         let shortage = |offered| {
             let resource = "nvidia.com/gpu".into();

@@ -1,4 +1,5 @@
-//! The chart's dashboards and alert rules use only metrics that exist, and every metric is used.
+//! The chart's dashboards and alert rules use only metrics that exist, every metric is used, and every
+//! alert is explained.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,11 +48,10 @@ fn of_source(path: &str, before: &str, prefix: &str) -> BTreeSet<String> {
     names.map(|name| format!("{prefix}_{name}")).collect()
 }
 
-fn declared() -> BTreeSet<String> {
+/// The metrics of agent and webhook.
+fn registered() -> BTreeSet<String> {
     let agent = "aliquot_device_plugin";
     let all = [
-        of_table("docs/reference/metrics.md"),
-        of_table("docs/reference/monitor-metrics.md"),
         of_source("device-plugin/src/metrics.rs", "registry.register(", agent),
         of_source(
             "device-plugin/src/publish/device_metrics.rs",
@@ -75,6 +75,16 @@ fn declared() -> BTreeSet<String> {
     all.into_iter().flatten().collect()
 }
 
+fn declared() -> BTreeSet<String> {
+    let mut all = registered();
+    for page in ["metrics", "monitor-metrics"] {
+        let found = of_table(&format!("docs/reference/{page}.md"));
+        assert!(!found.is_empty(), "{page}");
+        all.extend(found);
+    }
+    all
+}
+
 fn is_same(shown: &str, declared: &str) -> bool {
     let end = shown.strip_prefix(declared);
     end.is_some_and(|end| ENDS.contains(&end))
@@ -88,6 +98,35 @@ fn dashboards_and_alerts_use_existing_metrics() {
     let is_known = |name: &&String| declared.iter().any(|one| is_same(name, one));
     let unknown: Vec<&String> = shown.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn reference_has_every_metric_of_agent_and_webhook() {
+    let registered = registered();
+    let described = of_table("docs/reference/agent-metrics.md");
+    let differ = |name: &&String, others: &BTreeSet<String>| {
+        !others
+            .iter()
+            .any(|other| is_same(name, other) || is_same(other, name))
+    };
+    let missing = registered.iter().filter(|name| differ(name, &described));
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&String>::new());
+    let unknown = described.iter().filter(|name| differ(name, &registered));
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn guide_says_what_each_alert_means() {
+    let rules = read("charts/aliquot/files/alerts.yaml");
+    let alerts: BTreeSet<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("- alert: "))
+        .collect();
+    assert!(!alerts.is_empty());
+    let guide = read("docs/guides/alerts.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let explained: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    assert_eq!(explained, alerts);
 }
 
 #[test]

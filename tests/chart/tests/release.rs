@@ -77,7 +77,7 @@ fn released_chart_names_its_image_by_digest() {
         .unwrap();
     let metadata: Value = serde_saphyr::from_str(&metadata).unwrap();
     assert_eq!(metadata["sources"], json!([SOURCE]));
-    for field in ["home", "kubeVersion", "description"] {
+    for field in ["kubeVersion", "description"] {
         assert!(metadata[field].is_string(), "{field}");
     }
     assert!(metadata["maintainers"][0]["name"].is_string());

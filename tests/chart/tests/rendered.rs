@@ -120,6 +120,51 @@ fn passes_only_flags_that_binaries_accept() {
     all_flags_are_taken(&["-f", hami.to_str().unwrap()]);
 }
 
+/// The flags that `doctor --security` takes for closed: `security_lists_what_is_open_with_its_value`.
+#[test]
+fn values_of_the_hardening_guide_close_what_values_can() {
+    let guide = std::fs::read_to_string(top("docs/guides/hardening.md")).unwrap();
+    let (_, rest) = guide.split_once("```yaml\n").unwrap();
+    let (values, _) = rest.split_once("```").unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), values).unwrap();
+    let objects = rendered(&["-f", file.path().to_str().unwrap()]).unwrap();
+    for (kind, object, name, flags) in [
+        (
+            "DaemonSet",
+            "aliquot-device-plugin",
+            "device-plugin",
+            &[
+                "--may-set-priority=",
+                "--may-set-utilization=",
+                "--may-set-oom-killer=",
+                "--may-disable-control=",
+                "--oom-killer=true",
+            ][..],
+        ),
+        (
+            "DaemonSet",
+            "aliquot-monitor",
+            "monitor",
+            &["--priority-cap=50"],
+        ),
+        (
+            "Deployment",
+            "aliquot-webhook",
+            "webhook",
+            &["--visible-devices=rewrite"],
+        ),
+    ] {
+        let line = command(container(one(&objects, kind, object), name));
+        for flag in flags {
+            assert!(line.iter().any(|one| one == flag), "{flag}: {line:?}");
+        }
+    }
+    for kind in ["NetworkPolicy", "ValidatingAdmissionPolicyBinding"] {
+        assert!(objects.iter().any(|one| one.kind() == kind), "{kind}");
+    }
+}
+
 #[test]
 fn passes_values_to_their_components() {
     let objects = rendered(&[
@@ -596,5 +641,7 @@ fn narrows_ports_to_peers_that_values_name() {
         .filter(|one| one.kind() == "ServiceMonitor");
     for endpoint in monitors.flat_map(|one| one.0["spec"]["endpoints"].as_array().unwrap()) {
         assert_eq!(endpoint["authorization"], token);
+        // Otherwise alerts and dashboards by namespace would name ours.
+        assert_eq!(endpoint["honorLabels"], true);
     }
 }

@@ -98,6 +98,7 @@ async fn up() -> Result<()> {
     println!("  kubectl aliquot explain too-large-pod");
     println!("  kubectl aliquot top pods");
     println!("  kubectl aliquot dashboard      # the cluster page in a browser");
+    println!("a picture of that page: docs/screens/cluster-page-installed.png");
     println!("after a change of an example or of the code: make demo");
     println!("and remove it all with: make demo-down");
     Ok(())

@@ -1,4 +1,4 @@
-//! A ledger that is not ready place nothing.
+//! A ledger that is not ready places nothing.
 
 use std::sync::Arc;
 
