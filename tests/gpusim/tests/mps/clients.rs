@@ -1,4 +1,4 @@
-//! CUDA processes under MPS: concurrency, compute modes, limits on their number.
+//! CUDA processes under MPS: concurrency and compute modes.
 //!
 //! Facts of: Multi-Process Service, Architecture and Appendix: Tools and Interface Reference.
 
@@ -11,7 +11,6 @@ use crate::common::{Started, TWO_A100, name_of, role, run_test, start, start_wit
 use crate::daemon::Daemon;
 
 const UNAVAILABLE: u32 = 46;
-const TOO_MANY: u32 = 808;
 
 /// A daemon of GPU 0, and clients of it that run the same test in another role.
 struct Scene<'a> {
@@ -119,28 +118,5 @@ fn exclusive_gpu_admits_only_clients_of_its_server() {
         let found = clients.iter().find(|(client, _)| *client == pid);
         assert_eq!(found, Some(&(pid, 416 / 8 * MIB)), "{clients:?}");
         assert_eq!(clients.len(), 2);
-    });
-}
-
-#[test]
-fn admits_at_most_48_clients() {
-    let client = |role: &str| {
-        let code = call!(Cuda::open(), cuInit(u32: 0));
-        assert_eq!(code, role.parse::<u32>().unwrap());
-        if code == OK {
-            // It stays until it is killed.
-            std::thread::park_timeout(Duration::from_mins(1));
-        }
-    };
-    scene(client, |scene| {
-        scene.daemon.answer("start_server -uid 0");
-        let command = format!("get_client_list {}", scene.server());
-        let count = || scene.daemon.answer(&command).lines().count();
-        let clients: Vec<_> = (0..48).map(|_| scene.client("0")).collect();
-        until("48 clients are there", || count() == 48);
-        scene.client(&TOO_MANY.to_string()).finish();
-        assert!(scene.machine.process_usage("1").unwrap().is_empty());
-        drop(clients);
-        until("all are gone", || count() == 0);
     });
 }

@@ -1,8 +1,7 @@
-//! The simulated driver from outside: by clients of other projects, by raw calls, by the product's
-//! own driver library, and by many processes at once.
+//! The simulated driver from outside: by a client of another project, by the product's own
+//! driver library, and by many processes at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
-mod calls;
 #[path = "../../cuda/tests/driver/client.rs"]
 #[allow(dead_code, reason = "other suites use the rest")]
 mod client;
@@ -13,8 +12,6 @@ mod common;
 mod driver;
 mod holders;
 mod memory_limits;
-mod mig_calls;
 mod mig_driver;
-mod nvml_client;
 mod partitioned_gpus;
 mod process_figures;

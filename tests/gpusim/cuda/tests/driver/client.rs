@@ -10,13 +10,9 @@ pub(crate) const INVALID_VALUE: u32 = 1;
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const NO_DEVICE: u32 = 100;
-pub(crate) const INVALID_DEVICE: u32 = 101;
-pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_FOUND: u32 = 500;
 pub(crate) const NOT_READY: u32 = 600;
-pub(crate) const DESTROYED: u32 = 709;
-pub(crate) const SYSTEM_NOT_READY: u32 = 802;
 
 pub(crate) const MIB: u64 = 1 << 20;
 

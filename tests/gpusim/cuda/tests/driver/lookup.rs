@@ -33,24 +33,6 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
 }
 
 #[test]
-fn reports_missing_symbol_as_each_form_of_the_look_up_does() {
-    on_machine(TWO_A100, |_| {
-        let cuda = Cuda::open();
-        let before = std::ptr::dangling_mut::<c_void>();
-        let mut address = before;
-        let code = call!(cuda, cuGetProcAddress(
-            *const i8: c"cuFoo".as_ptr(), *mut *mut c_void: &raw mut address, i32: 12_000, u64: 0,
-        ));
-        assert_eq!((code, address), (NOT_FOUND, before));
-        let code = call!(cuda, cuGetProcAddress_v2(
-            *const i8: c"cuFoo".as_ptr(), *mut *mut c_void: &raw mut address, i32: 12_000, u64: 0,
-            *mut u32: std::ptr::null_mut(),
-        ));
-        assert_eq!((code, address), (OK, std::ptr::null_mut()));
-    });
-}
-
-#[test]
 fn resolves_symbol_by_version_and_default_stream() {
     on_machine(TWO_A100, |_| {
         let cuda = Cuda::open();

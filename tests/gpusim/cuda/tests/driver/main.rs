@@ -5,16 +5,12 @@
 mod capturing;
 mod client;
 mod clients;
+#[allow(dead_code, reason = "other suites use the rest")]
 mod common;
 mod contexts;
-mod first_launches;
 mod lookup;
-mod managed_and_ipc;
-mod memory_kinds;
-mod memory_pools;
 mod names;
 mod process_exit;
 mod suspension;
 mod timing;
 mod unkind_time;
-mod virtual_memory;

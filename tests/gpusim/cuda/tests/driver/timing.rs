@@ -41,30 +41,6 @@ fn events_measure_exact_kernel_time() {
 }
 
 #[test]
-fn legacy_and_blocking_streams_wait_for_each_other() {
-    on_machine(TWO_A100, |_| {
-        let cuda = Cuda::ready();
-        let mut blocking = 0;
-        ok!(cuda, cuStreamCreate(*mut u64: &raw mut blocking, u32: 0));
-        let free = cuda.stream();
-        let kernel = cuda.kernel("k_ms_100");
-        let query = |stream| call!(cuda, cuStreamQuery(u64: stream));
-        let check = |launched: u64, expected: [u32; 3]| {
-            assert_eq!(cuda.launch(kernel, launched), OK);
-            assert_eq!(
-                [query(0), query(blocking), query(free)],
-                expected,
-                "{launched}"
-            );
-            assert_eq!(cuda.synchronize(), OK);
-        };
-        check(0, [NOT_READY, NOT_READY, OK]);
-        check(blocking, [NOT_READY, NOT_READY, OK]);
-        check(free, [OK, OK, NOT_READY]);
-    });
-}
-
-#[test]
 fn full_queue_delays_launches_but_not_event_times() {
     on_machine(TWO_A100, |_| {
         let cuda = Cuda::ready();
@@ -82,27 +58,5 @@ fn full_queue_delays_launches_but_not_event_times() {
             .filter(|pair| cuda.elapsed(pair[0], pair[1]) == Ok(0.3))
             .count();
         assert!(on_time > 900, "{on_time} of 1000");
-    });
-}
-
-#[test]
-fn validates_cooperative_launch_size_and_shape() {
-    on_machine(TWO_A100, |_| {
-        let cuda = Cuda::ready();
-        let kernel = cuda.kernel("k_us_1");
-        let cooperative = |blocks: u32, threads: u32| {
-            call!(cuda, cuLaunchCooperativeKernel(
-                u64: kernel, u32: blocks, u32: 1, u32: 1, u32: threads, u32: 1, u32: 1, u32: 0,
-                u64: 0, u64: 0,
-            ))
-        };
-        for (blocks, threads, code) in [
-            (216, 1024, OK),
-            (217, 1024, 720),
-            (1, 1025, INVALID_VALUE),
-            (0, 32, INVALID_VALUE),
-        ] {
-            assert_eq!(cooperative(blocks, threads), code, "{blocks} x {threads}");
-        }
     });
 }
