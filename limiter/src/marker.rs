@@ -360,8 +360,7 @@ impl<T> Queue<T> {
                 return found;
             }
             drop(state);
-            // A query that does not wait for the device takes microseconds.
-            std::thread::yield_now();
+            clock::pause();
         }
     }
 }

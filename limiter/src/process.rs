@@ -165,12 +165,19 @@ fn start(flag: ForkFlag) -> Option<()> {
 }
 
 fn log_once(why: &dyn Display) {
-    if !LOGGED.swap(true, Ordering::Relaxed) {
-        log::line(
-            log::ERROR,
-            format_args!("no GPU memory can be allocated: {why}"),
-        );
+    if LOGGED.swap(true, Ordering::Relaxed) {
+        return;
     }
+    let is_missing = |path: &str| matches!(Path::new(path).try_exists(), Ok(false));
+    let expected = if is_missing(LIMITS) || is_missing(COUNTERS) {
+        "; expected: /.aliquot itself in this root, as with: mount --rbind /.aliquot ROOT/.aliquot"
+    } else {
+        ""
+    };
+    log::line(
+        log::ERROR,
+        format_args!("no GPU memory can be allocated: {why}{expected}"),
+    );
 }
 
 impl Share {

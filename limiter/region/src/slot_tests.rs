@@ -206,7 +206,11 @@ fn rejects_copy_of_counters_file() {
     let identity = counters::identity(std::fs::File::open(file.path()).unwrap()).unwrap();
     assert!(take(&file.path(), Some(identity)).is_ok());
     let error = take(&copy, Some(identity)).unwrap_err();
-    assert!(error.to_string().contains("is a copy"), "{error}");
+    let words = error.to_string();
+    assert!(
+        words.contains("is a copy") && words.ends_with("ROOT/.aliquot"),
+        "{words}"
+    );
 }
 
 #[test]

@@ -159,6 +159,8 @@ fn refuses_allocation_without_limits_page_with_one_line() {
             1,
             "{method:?} {reply}"
         );
+        let bind = "mount --rbind /.aliquot ROOT/.aliquot\n";
+        assert!(reply.contains(bind), "{method:?} {reply}");
         let answers = aliquot_limiter_tests::lines(&output);
         let expected = [
             "init: 800",
