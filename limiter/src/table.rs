@@ -157,7 +157,7 @@ hooks! {
     Cuda "cuMemRelease" 10020 cuMemRelease(handle: u64) => physical::release(handle, call);
     Cuda "cuMemRetainAllocationHandle" 11000 cuMemRetainAllocationHandle(handle: Out<u64>, address: *mut c_void) => physical::retain(handle, address, call);
     Cuda "cuMemMap" 10020 cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: u64) => physical::map(pointer, bytes, handle, call);
-    Cuda "cuMemUnmap" 10020 cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap(call(), pointer, bytes);
+    Cuda "cuMemUnmap" 10020 cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap(pointer, bytes, call);
 
     Cuda "cuMemExportToShareableHandle" 10020 cuMemExportToShareableHandle(file: *mut c_void, handle: u64, kind: c_uint, flags: u64) => physical::export(call(), file, handle, kind);
     Cuda "cuMemImportFromShareableHandle" 10020 cuMemImportFromShareableHandle(handle: Out<u64>, shared: *mut c_void, kind: c_uint) => physical::import(handle, shared, kind, call);

@@ -311,17 +311,28 @@ pub(crate) fn map(pointer: u64, bytes: usize, handle: u64, call: impl FnOnce() -
     code
 }
 
-pub(crate) fn unmap(code: Code, pointer: u64, bytes: usize) -> Code {
-    let Some(process) = process::get().filter(|_| code == SUCCESS) else {
-        return code;
+pub(crate) fn unmap(pointer: u64, bytes: usize, call: impl FnOnce() -> Code) -> Code {
+    let Some(process) = process::get() else {
+        return call();
     };
-    let mut state = PHYSICAL_MEMORY.of(process).lock();
+    let physical = PHYSICAL_MEMORY.of(process);
     let end = pointer.saturating_add(long(bytes));
-    let gone = state.mapped.extract_if(pointer..end, |_, _| true);
-    let ended: Vec<u64> = gone.map(|(_, (_, number))| number).collect();
+    // Before the call: afterwards another thread may map something else there.
+    let state = physical.lock();
+    let range = state.mapped.range(pointer..end);
+    let known: Vec<(u64, (u64, u64))> = range.map(|(at, mapping)| (*at, *mapping)).collect();
     drop(state);
-    for number in ended {
-        end_mapping(process, number);
+    let code = call();
+    if code != SUCCESS {
+        return code;
+    }
+    for (at, mapping) in known {
+        let mut state = physical.lock();
+        if state.mapped.get(&at) == Some(&mapping) {
+            state.mapped.remove(&at);
+        }
+        drop(state);
+        end_mapping(process, mapping.1);
     }
     code
 }
