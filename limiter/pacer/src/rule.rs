@@ -21,9 +21,9 @@ pub const HEARTBEAT_TIMEOUT: u64 = 5_000_000_000;
 
 /// A rate correction that changes nothing, in millionths.
 const NO_CORRECTION: u32 = 1_000_000;
-/// The highest rate, in millionths of the device: a rate correction may have to make up for time
-/// that other tenants took and that was charged to this one.
-const MAX_RATE: u64 = 2_000_000;
+/// The highest rate, in millionths of the device: a rate correction may have to make up for launches
+/// that are charged four times what they take.
+const MAX_RATE: u64 = 4_000_000;
 
 /// What the limits page says about one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +181,7 @@ mod tests {
     fn applies_rate_correction_to_share() {
         assert_eq!(Rate::new(25, 1_000_000).wall_time(1_000), 4_000);
         assert_eq!(Rate::new(25, 2_000_000).wall_time(1_000), 2_000);
+        assert_eq!(Rate::new(90, 4_000_000).wall_time(3_600), 1_000);
         assert_eq!(Rate::new(1, 0).wall_time(1), 1_000_000, "never infinite");
         assert_eq!(Rate::new(1, 0).wall_time(u64::MAX), u64::MAX, "never wraps");
         assert_eq!(Rate::UNBOUNDED.wall_time(1 << 40), 0);

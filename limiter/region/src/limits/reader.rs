@@ -14,8 +14,8 @@ use crate::map::{self, Map};
 
 const MIN_RATE_CORRECTION: u32 = 20_000;
 /// Highest valid rate correction: a share of one percent to which the whole device is lent,
-/// corrected by a factor of two.
-const MAX_RATE_CORRECTION: u32 = 200_000_000;
+/// corrected by a factor of four.
+const MAX_RATE_CORRECTION: u32 = 400_000_000;
 /// Reads of a page that is being written, before its content is taken as it is.
 const MAX_READS: u32 = 1_000;
 
