@@ -5,6 +5,9 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use aliquot_node_state::cgroup;
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -16,6 +19,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The longest wait for the driver: the runtime gives a container up whose hook takes ten seconds.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Why a container starts without the driver's limits.
 #[derive(Debug, Error)]
@@ -34,6 +39,8 @@ pub enum LimitFailure {
     /// The node agent needs the driver alone.
     #[error("the node agent changes the MIG mode of a GPU")]
     Busy,
+    #[error("the driver did not answer within {} s", LONGEST.as_secs())]
+    Slow,
     #[error(transparent)]
     Page(#[from] LimitsError),
     #[error(transparent)]
@@ -58,8 +65,26 @@ pub fn run(
     if location.container.is_none() {
         return Err(LimitFailure::NoCgroup(pid));
     }
-    let cgroup = format!("{CGROUPS}{}", location.path);
-    limit(Path::new(&cgroup), library, directory, gpus)
+    let cgroup = PathBuf::from(format!("{CGROUPS}{}", location.path));
+    let (library, directory) = (library.to_owned(), directory.to_owned());
+    let gpus: Vec<String> = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
+    let limited = within(LONGEST, move || {
+        let gpus: Vec<&str> = gpus.iter().map(String::as_str).collect();
+        limit(&cgroup, &library, &directory, &gpus)
+    });
+    limited.unwrap_or(Err(LimitFailure::Slow))
+}
+
+/// What `act` returns; `None` if that takes longer: then it is left to itself.
+fn within<T: Send + 'static>(
+    longest: Duration,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = sender.send(act());
+    });
+    receiver.recv_timeout(longest).ok()
 }
 
 /// Limits a cgroup on these GPUs as the limits page in this container directory says; `library` is
@@ -92,4 +117,18 @@ pub fn limit(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_starts_while_driver_hangs() {
+        let (never, driver) = mpsc::channel::<()>();
+        let hangs = within(Duration::from_millis(50), move || driver.recv());
+        assert_eq!(hangs, None);
+        drop(never);
+        assert_eq!(within(LONGEST, || 7), Some(7));
+    }
 }
