@@ -2,8 +2,7 @@
 //!
 //! Who connects may be anybody. Where there are as many connections as there may be, the oldest one
 //! whose request is not being answered is closed for a new one, so connections that wait, stall or
-//! read nothing keep nobody out. axum-server and `axum::serve` close none for another, and do not
-//! bound the bodies of all connections together.
+//! read nothing keep nobody out. `axum::serve` has no limit of connections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
