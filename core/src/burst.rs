@@ -22,11 +22,6 @@ pub struct Burst {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<Percent>,
     /// The containers free lent memory when they are asked to.
-    #[serde(rename = "yield", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "yield", default, skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }

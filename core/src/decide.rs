@@ -27,12 +27,13 @@ use crate::score::Policies;
 use crate::typical::Typical;
 use crate::units::Mib;
 
-/// Verdicts cached by default; the least recently used shape is dropped. About 50 MiB: 200
-/// shapes of 5,000 nodes.
+/// Verdicts cached; the least recently used shape is dropped. About 50 MiB: 200 shapes of 5,000
+/// nodes.
 const VERDICTS: usize = 1 << 20;
 const _: () = assert!(size_of::<Option<(u64, NodeVerdict)>>() <= 48);
-/// Shapes cached however many nodes there are.
-const SHAPES: usize = 32;
+/// The fewest shapes cached with many nodes, and the most with few: pods make up any number of
+/// shapes, each of some KiB.
+const SHAPES: (usize, usize) = (32, 1024);
 
 /// Which nodes can take a pod with this demand.
 #[derive(Clone, Copy, Debug)]
@@ -305,7 +306,6 @@ const KINDS: usize = 1024;
 /// Verdicts by shape and node.
 #[derive(Debug, Default)]
 pub struct Memo {
-    most: Option<usize>,
     shapes: HashMap<Demand, ShapeVerdicts>,
     calls: u64,
     /// The typical pods that the verdicts were made with.
@@ -323,14 +323,6 @@ pub struct Verdicts<'a> {
 }
 
 impl Memo {
-    /// An empty cache for this many shapes, however many nodes there are.
-    pub fn with_shapes(most: usize) -> Self {
-        Self {
-            most: Some(most),
-            ..Self::default()
-        }
-    }
-
     /// The verdicts for pods like `demand`.
     pub fn verdicts<'a>(
         &'a mut self,
@@ -344,8 +336,7 @@ impl Memo {
             self.shapes.clear();
             self.typical = Some(policies.typical.clone());
         }
-        let affordable = (VERDICTS / cluster.slots().max(1)).max(SHAPES);
-        let most = self.most.unwrap_or(affordable);
+        let most = (VERDICTS / cluster.slots().max(1)).clamp(SHAPES.0, SHAPES.1);
         let key = shape(demand, cluster);
         if !self.shapes.contains_key(&*key) && self.shapes.len() >= most {
             let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_used);
@@ -422,5 +413,30 @@ impl Verdicts<'_> {
             (version, verdict)
         });
         &evaluated.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{app, gpu, ledger};
+    use crate::units::{HostResources, MilliCpu};
+
+    #[test]
+    fn remembers_a_bounded_number_of_shapes() {
+        let ledger = ledger(vec![gpu(0, 1000, 9)]);
+        let (mut memo, policies) = (Memo::default(), Policies::default());
+        for cpu in 0..2000 {
+            let host = HostResources {
+                cpu: MilliCpu(cpu),
+                ..HostResources::default()
+            };
+            let demand = Demand {
+                host,
+                ..app(1, 100, 0)
+            };
+            memo.verdicts(ledger.cluster(), &demand, &policies).on(0);
+        }
+        assert_eq!(memo.shapes.len(), SHAPES.1);
     }
 }

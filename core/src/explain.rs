@@ -1,6 +1,6 @@
 //! Why a node can or cannot take a pod, device by device. It only observes [`crate::fit`],
 //! so that the explanation is the decision. The answer of `GET /explain` is a type here,
-//! which the scheduler writes part by part and `kubectl-aliquot` reads.
+//! which the scheduler writes and `kubectl-aliquot` reads.
 
 use std::collections::BTreeMap;
 

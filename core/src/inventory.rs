@@ -120,7 +120,7 @@ pub struct Gpu {
     #[serde(rename = "even", default, skip_serializing_if = "Option::is_none")]
     pub even_share: Option<EvenShare>,
     /// Each container may have only one replica.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     /// Only pods of these namespaces may have shares of it; every namespace if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,11 +158,6 @@ impl Gpu {
 pub struct EvenShare {
     pub memory: Mib,
     pub cores: Percent,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// What the kubelet's Topology Manager aligns together.

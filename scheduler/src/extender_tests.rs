@@ -123,13 +123,20 @@ fn filter_names_the_same_capacity_for_one_pod_only() {
 /// kube-scheduler's watch is behind ours.
 #[test]
 fn deleted_pod_is_never_put_back() {
-    let cache = cache();
-    Index::delete(&cache, pod("p", 100, None));
-    for memory in [100, 9000] {
-        filter(&cache, &call(&asks("p", memory), &json!(["a"])), 64);
-        assert!(cache.pending(&"p".into()).is_none(), "{memory}");
-        let assumed = cache.read(|ledger| ledger.assumed(&"p".into()).is_some());
-        assert!(!assumed, "{memory}");
+    let deletions: [fn(&LedgerCache); 2] = [
+        |cache| Index::delete(cache, pod("p", 100, None)),
+        |cache| Index::<PodView>::reset(cache, vec![]),
+    ];
+    for delete in deletions {
+        let cache = cache();
+        Index::apply(&cache, pod("p", 100, None));
+        delete(&cache);
+        for memory in [100, 9000] {
+            filter(&cache, &call(&asks("p", memory), &json!(["a"])), 64);
+            assert!(cache.pending(&"p".into()).is_none(), "{memory}");
+            let assumed = cache.read(|ledger| ledger.assumed(&"p".into()).is_some());
+            assert!(!assumed, "{memory}");
+        }
     }
 }
 

@@ -182,7 +182,7 @@ impl Check {
                 if state.ledger.pod_entry(uid).is_none() {
                     claims.push(claim.clone());
                 }
-            } else if !freed.changed.is_empty() && pending.is_refused_by_kube_scheduler() {
+            } else if !freed.changed.is_empty() && pending.may_be_nominated(now) {
                 by_kube_scheduler.insert(uid.clone());
             }
         }

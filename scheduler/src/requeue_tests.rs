@@ -177,6 +177,27 @@ fn nominates_no_node_whose_taints_the_pod_does_not_tolerate() {
     assert_eq!(nominated(&cache), [nominee("w")]);
 }
 
+/// Which nodes it selects is too long to be kept.
+#[tokio::test(start_paused = true)]
+async fn nominates_seldom_for_a_pod_of_unknown_selection() {
+    let cache = cache();
+    assert_eq!(requeued(&cache), [""; 0]);
+    let pools: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let required = json!({"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "pool", "operator": "In", "values": pools}]}]});
+    let affinity = json!({"affinity": {"nodeAffinity":
+        {"requiredDuringSchedulingIgnoredDuringExecution": required}}});
+    Index::apply(&cache, unschedulable("w", 600, "4", &affinity));
+    let (short, long) = (Duration::from_mins(1), Duration::from_mins(5));
+    let mut memory = 1000;
+    for (pause, expected) in [(short, 1), (short, 0), (long, 1)] {
+        tokio::time::advance(pause).await;
+        memory += 1;
+        Index::<Node>::apply(&cache, offering("m", memory, 10));
+        assert_eq!(nominated(&cache).len(), expected, "{memory}");
+    }
+}
+
 #[test]
 fn nominates_nothing_when_a_pod_has_ended() {
     let cache = full();

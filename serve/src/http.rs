@@ -2,7 +2,7 @@
 //!
 //! Who connects may be anybody. Where there are as many connections as there may be, the oldest one
 //! whose request is not being answered is closed for a new one, so connections that wait, stall or
-//! read nothing keep nobody out.
+//! read nothing keep nobody out. `axum::serve` has no limit of connections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,38 +1,17 @@
 //! The webhook's metrics. None has a pod's or a user's name as label.
 
-use std::fmt::{self, Write};
-
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    Unchanged,
-    Patched,
-    Denied,
-    /// The body was not a review of a pod.
-    Malformed,
-}
-
-impl EncodeLabelValue for Outcome {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        encoder.write_str(match self {
-            Self::Unchanged => "unchanged",
-            Self::Patched => "patched",
-            Self::Denied => "denied",
-            Self::Malformed => "malformed",
-        })
-    }
-}
-
 /// The label of `aliquot_webhook_reviews`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabels {
-    pub outcome: Outcome,
+    /// `unchanged`, `patched`, `denied`, or `malformed`: the body was not a review of a pod.
+    pub outcome: &'static str,
 }
 
 /// Handles to the metrics. Clones share the counts.

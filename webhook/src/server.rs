@@ -14,7 +14,7 @@ use kube::core::DynamicObject;
 use kube::core::admission::AdmissionRequest;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::metrics::{Metrics, Outcome, OutcomeLabels};
+use crate::metrics::{Metrics, OutcomeLabels};
 use crate::review::{PodReview, review};
 use crate::settings::{RequestForm, Settings};
 use crate::verdict::Verdict;
@@ -84,7 +84,7 @@ async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
     let _turn = state.turn(&body).await;
     let (outcome, response) = match wire::decode(&body) {
         Ok(request) => respond(request, &state.settings),
-        Err(error) => (Outcome::Malformed, malformed(&error)),
+        Err(error) => ("malformed", malformed(&error)),
     };
     state
         .metrics
@@ -101,7 +101,7 @@ async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
 fn respond(
     mut request: AdmissionRequest<DynamicObject>,
     settings: &Settings,
-) -> (Outcome, Response) {
+) -> (&'static str, Response) {
     let pod = wire::raw(request.object.take());
     let old_pod = wire::raw(request.old_object.take());
     let pod_review = PodReview {
@@ -127,15 +127,15 @@ fn respond(
                 reason = wire::message(refusals),
                 "pod denied"
             );
-            Outcome::Denied
+            "denied"
         }
         Verdict::Allow { patch, .. } if patch.is_empty() => {
             tracing::debug!(namespace, pod, "pod admitted unchanged");
-            Outcome::Unchanged
+            "unchanged"
         }
         Verdict::Allow { patch, .. } => {
             tracing::info!(namespace, pod, operations = patch.len(), "pod patched");
-            Outcome::Patched
+            "patched"
         }
     };
     let response = match wire::answer(&request, verdict) {

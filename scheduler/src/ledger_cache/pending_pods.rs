@@ -151,6 +151,14 @@ impl PendingPod {
         !self.refused && self.preemption.unschedulable
     }
 
+    /// Whether a node that is new or changed may be nominated for it now: where nothing says that the
+    /// node is for it, no more often than kube-scheduler retries it anyway.
+    pub(crate) fn may_be_nominated(&self, now: Instant) -> bool {
+        let claimed = self.claimed.as_ref();
+        let paused = claimed.is_none_or(|(_, until)| *until + KUBE_SCHEDULER_RETRY <= now);
+        self.is_refused_by_kube_scheduler() && (self.selection.is_some() || paused)
+    }
+
     /// Whether it tolerates these taints, as far as its tolerations are known.
     pub(crate) fn tolerates(&self, taints: &[String]) -> bool {
         let selection = self.selection.as_ref();
@@ -179,6 +187,9 @@ impl PendingPod {
         }
     }
 }
+
+/// How long kube-scheduler leaves an unschedulable pod alone at most.
+const KUBE_SCHEDULER_RETRY: Duration = Duration::from_mins(5);
 
 /// How long a claim lasts at most.
 pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);

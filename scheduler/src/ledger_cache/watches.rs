@@ -213,12 +213,17 @@ impl State {
         self.bound_pods.retain(|uid| listed.contains(uid));
         self.resizes.retain(|uid| listed.contains(uid));
         // A pod that only filter knows may be younger than this list, not than the next one.
+        let deleted = &mut self.deleted;
         self.pending.retain(|uid, pending| {
             let younger = !pending.listed;
             if younger {
                 Arc::make_mut(pending).listed = true;
             }
-            younger || listed.contains(uid)
+            let stays = younger || listed.contains(uid);
+            if !stays {
+                deleted.insert(uid);
+            }
+            stays
         });
         self.gangs.list();
         for observed in pods {

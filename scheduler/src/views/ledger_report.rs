@@ -18,8 +18,11 @@ use serde::Serialize;
 use super::placement;
 use crate::ledger_cache::LedgerCache;
 
+/// Nodes whose lines are made under one lock.
+const TOGETHER: usize = 64;
+
 /// The ledger's content. Sorted, so that equal ledgers give equal texts.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct LedgerReport {
     nodes: BTreeMap<NodeName, NodeLine>,
     pods: BTreeMap<PodUid, PodPlacement>,
@@ -44,27 +47,33 @@ struct GpuLine {
 
 impl LedgerReport {
     pub fn new(ledger: &Ledger) -> Self {
-        let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
-            let inventory = node.inventory.as_ref();
-            let gpus = inventory.map(|inventory| {
+        let mut report = Self::default();
+        report.add(ledger, &ledger.node_names());
+        report
+    }
+
+    /// Adds these nodes and their pods.
+    fn add(&mut self, ledger: &Ledger, names: &[NodeName]) {
+        for name in names {
+            let Some(node) = ledger.cluster().node(name.as_str()) else {
+                continue;
+            };
+            let gpus = node.inventory.as_ref().map(|inventory| {
                 let gpus = inventory.gpus.iter().enumerate();
                 gpus.map(|(place, gpu)| line(gpu, &node.counted_once(place)))
                     .collect()
             });
-            let mut pods = ledger.pods_on(name.as_str());
-            let has_share = pods.any(|(_, entry)| entry.uses_devices());
-            let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
-            let line = NodeLine { unreadable, gpus };
+            let pods = ledger.pods_on(name.as_str());
+            let with_share = pods.filter(|(_, entry)| entry.uses_devices());
+            let before = self.pods.len();
+            self.pods
+                .extend(with_share.map(|(pod, entry)| (pod.clone(), placement(entry))));
             // Nodes without GPUs that only run pods without GPUs are left out.
-            (line.gpus.is_some() || has_share).then(|| (name.clone(), line))
-        });
-        Self {
-            nodes: nodes.collect(),
-            pods: ledger
-                .pod_entries()
-                .filter(|(_, entry)| entry.uses_devices())
-                .map(|(pod, entry)| (pod.clone(), placement(entry)))
-                .collect(),
+            if gpus.is_some() || self.pods.len() > before {
+                let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
+                self.nodes
+                    .insert(name.clone(), NodeLine { unreadable, gpus });
+            }
         }
     }
 }
@@ -90,8 +99,12 @@ pub fn router(cache: Arc<LedgerCache>) -> Router {
 }
 
 async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {
-    // A copy, so that the lock is not held while the answer is made.
-    Json(LedgerReport::new(&cache.read(Ledger::clone)))
+    let mut report = LedgerReport::default();
+    // Some nodes at a time, so that nothing waits for the lock meanwhile.
+    for names in cache.read(Ledger::node_names).chunks(TOGETHER) {
+        cache.read(|ledger| report.add(ledger, names));
+    }
+    Json(report)
 }
 
 #[cfg(test)]

@@ -30,8 +30,6 @@ use crate::workload::{Node, Pod};
 /// Enough to have ranks in play. The scheduler's default of 1 places alike: only
 /// one node ranks 10.
 const SHORTLIST: usize = 64;
-/// Distinct pods of a trace whose results are cached.
-const SHAPES: usize = 512;
 /// What one rank is worth beside the scores of other plugins: 10 times the
 /// weight of the extender in the shipped profile.
 const RANK: u64 = 400;
@@ -138,7 +136,7 @@ impl<'a> Aliquot<'a> {
             },
             known: (manner.typical == TypicalSource::Trace).then_some(census),
             ledger,
-            memo: Memo::with_shapes(SHAPES),
+            memo: Memo::default(),
             demands: HashMap::new(),
             placed: 0,
             rng: Rng::with_seed(seed),

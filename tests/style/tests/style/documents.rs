@@ -49,8 +49,11 @@ fn every_attack_and_limiter_call_names_existing_tests() {
 #[test]
 fn walks_follow_functions_that_exist() {
     let page = tree::read("docs/contributing/walks.md").unwrap();
-    let mut steps = 0;
+    let (mut steps, mut files) = (0, Vec::new());
     for line in page.lines() {
+        if line.starts_with("## ") {
+            (steps, files) = (0, Vec::new());
+        }
         let Some((_, step)) = line.split_once(". [`") else {
             continue;
         };
@@ -63,6 +66,11 @@ fn walks_follow_functions_that_exist() {
             .any(|end| text.contains(&format!("fn {function}{end}")));
         assert!(is_there, "{file} has no function {function}");
         steps += 1;
+        if files.last() != Some(&file) {
+            assert!(!files.contains(&file), "the walk comes back: {line}");
+            files.push(file);
+        }
+        assert!(steps <= 12 && files.len() <= 8, "too long: {line}");
     }
     assert!(steps > 0);
 }
