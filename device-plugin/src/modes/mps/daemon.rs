@@ -133,14 +133,10 @@ impl<'a> SupervisedDaemon<'a> {
     }
 
     fn serve(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
-        let daemon = self.daemon();
-        let starts = daemon.is_none() || self.is_for_another_device(spec);
-        match daemon {
+        match self.daemon() {
             None if self.status.daemon.is_some() => self.record_exit(),
-            _ if starts && self.retry.is_some_and(|retry| Instant::now() < retry) => {
-                self.write_status()
-            }
-            _ if starts => self.start_daemon(spec),
+            None if self.retry.is_some_and(|retry| Instant::now() < retry) => self.write_status(),
+            None => self.start_daemon(spec),
             Some(pid) if self.status.daemon != Some(pid) || self.is_changed(spec) => {
                 self.set_mode(spec)?;
                 // New servers get the limits from the daemon; existing servers are set after that.
@@ -152,8 +148,6 @@ impl<'a> SupervisedDaemon<'a> {
                 self.record_running(pid, spec)
             }
             Some(pid) => self.poll_servers(pid),
-            // It starts above.
-            None => Ok(()),
         }
     }
 
@@ -177,12 +171,6 @@ impl<'a> SupervisedDaemon<'a> {
 
     fn is_changed(&self, spec: &DaemonSpec) -> bool {
         self.status.spec.as_ref() != Some(spec) || self.status.phase != DaemonPhase::Running
-    }
-
-    /// Whether the driver's UUID of the device changed since the daemon was started.
-    fn is_for_another_device(&self, spec: &DaemonSpec) -> bool {
-        let served = self.status.spec.as_ref();
-        served.is_some_and(|served| served.device != spec.device)
     }
 
     fn start_daemon(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
