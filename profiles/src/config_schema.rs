@@ -229,11 +229,6 @@ const TIMESLICE: &[KeySchema] = &[
     ),
     RENAME,
     STRICT,
-    optional(
-        "sliceLength",
-        Words(&["default", "short", "medium", "long"]),
-        "The length of a turn, where the driver lets it be set.",
-    ),
 ];
 
 const MPS: &[KeySchema] = &[

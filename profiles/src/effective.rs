@@ -1,5 +1,5 @@
 //! The current configuration of a node, from the inventory that its agent published, as a profile to
-//! edit. Settings that the inventory lacks are left out: slice lengths, compute modes, graphics, video.
+//! edit. Settings that the inventory lacks are left out: compute modes, graphics, video.
 
 use aliquot_core::inventory::{self, Gpu, Inventory};
 use aliquot_core::mig::published::{self, Mig as PublishedMig};

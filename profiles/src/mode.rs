@@ -63,7 +63,6 @@ pub struct Exclusive {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Timeslice {
     /// Number of containers that take turns.
     pub replicas: u32,
@@ -72,21 +71,6 @@ pub struct Timeslice {
     /// At most one share for each container.
     #[serde(default)]
     pub strict: bool,
-    /// Length of a turn.
-    #[serde(default)]
-    pub slice_length: SliceLength,
-}
-
-/// Length of a turn, as `nvidia-smi compute-policy` names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SliceLength {
-    /// The driver's default.
-    #[default]
-    Default,
-    Short,
-    Medium,
-    Long,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +179,6 @@ impl Timeslice {
             replicas,
             rename: None,
             strict: false,
-            slice_length: SliceLength::Default,
         }
     }
 }

@@ -9,8 +9,7 @@ use crate::config::{Profile, Reservation, Rule};
 use crate::error::{ProfileError, ProfileErrors, child_path};
 use crate::gpu_selector::PhysicalGpu;
 use crate::mode::{
-    Defaults, InstanceSharing, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, SliceLength,
-    Strategy,
+    Defaults, InstanceSharing, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, Strategy,
 };
 use crate::mps::max_clients;
 
@@ -182,13 +181,6 @@ fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<
                     expected,
                 ));
             }
-        }
-        // NVML has no call for it: another length is refused rather than ignored.
-        Mode::Timeslice(slices) if slices.slice_length != SliceLength::Default => {
-            let path = child_path(path, "sliceLength");
-            let what = format!("cannot be set on GPU {gpu}");
-            let value = json!(slices.slice_length);
-            errors.push(ProfileError::new(path, &value, what, "default"));
         }
         Mode::Mig(mig) => check_partitionable(gpu, mig, path, errors),
         Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {}

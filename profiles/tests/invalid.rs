@@ -127,8 +127,6 @@ fn reports_each_invalid_mode() {
   profiles.lab.gpus[0].replicas: "ten" is a string; expected: an integer from 2 to 1000
 {gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, rename: gpu.shared}]}
   profiles.lab.gpus[0].rename: "gpu.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared
-{gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, sliceLength: 2ms}]}
-  profiles.lab.gpus[0].sliceLength: "2ms" is not a valid value; expected: default, short, medium, long
 {gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, strict: 'yes'}]}
   profiles.lab.gpus[0].strict: "yes" is a string; expected: true or false
 {gpus: [{select: {index: 0}, mode: mps, replicas: 49}]}

@@ -86,7 +86,7 @@ fn gives_each_gpu_the_mode_of_its_one_rule() {
   gpus[0] {"mode":"exclusive"}
   gpus[1] {"mode":"vgpu","split":4,"memoryScaling":1.5}
   gpus[2] {"mode":"mig","dynamic":true,"strategy":"mixed"}
-  gpus[3] {"mode":"timeslice","replicas":3,"strict":false,"sliceLength":"default"}
+  gpus[3] {"mode":"timeslice","replicas":3,"strict":false}
 {gpus: [{select: {pci: '0x20B010DE', index: 1}, mode: exclusive}, {select: {product: '*H100*'}, optional: true, mode: mig, dynamic: true}], rest: vgpu}
   rest {"mode":"vgpu","split":10,"memoryScaling":1}
   gpus[0] {"mode":"exclusive"}
@@ -195,8 +195,6 @@ fn limits_mps_clients_on_old_gpus() {
 fn refuses_what_the_agent_cannot_set_up() {
     check(
         r#"
-{gpus: [{select: {index: 0}, mode: timeslice, replicas: 2, sliceLength: short}], rest: vgpu}
-  profiles.lab.gpus[0].sliceLength: "short" cannot be set on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: default
 {gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 7}}]}], rest: vgpu}
   profiles.lab.gpus[0].layout[0].on.replicas: 7 is too many for an instance of GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: 1 to 6
 "#,

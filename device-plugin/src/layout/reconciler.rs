@@ -456,8 +456,8 @@ impl StepFailure {
 
 impl ReconcilerState {
     /// Restores the stored layout, and enters each GPU's mode again as far as that needs no
-    /// waiting. A node without a stored layout starts as releases before profiles left it: vgpu on
-    /// GPUs with allocations. Blocks.
+    /// waiting. Without a stored layout, which goes when the chart is removed while pods run, GPUs
+    /// with allocations have the mode vgpu. Blocks.
     pub fn start(
         stored: Option<StoredLayout>,
         initial: &StartInputs<'_>,

@@ -11,7 +11,6 @@ use crate::host_device::placement_of;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
-    pub keep: Vec<MigPlacement>,
     /// The driver's ids of the instances to destroy.
     pub destroy: Vec<u32>,
     /// The instances to create after that.
@@ -70,19 +69,13 @@ pub fn plan_layout(
         false
     });
     let (_, placement) = best.ok_or(LayoutPlanError::TooMuch)?;
-    let (keep, create) = placement
-        .iter()
-        .map(placed)
-        .partition(|place| whole.contains(place));
+    let is_new = |place: &MigPlacement| !whole.contains(place);
+    let create = placement.iter().map(placed).filter(is_new).collect();
     let goes = |one: &&nvml::GpuInstance| {
         one.device().is_none() || !placement.iter().map(placed).any(|p| p == placement_of(one))
     };
     let destroy = found.iter().filter(goes).map(|one| one.id).collect();
-    Ok(LayoutPlan {
-        keep,
-        destroy,
-        create,
-    })
+    Ok(LayoutPlan { destroy, create })
 }
 
 /// Destroys incomplete instances and does nothing else.

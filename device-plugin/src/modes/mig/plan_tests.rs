@@ -52,7 +52,9 @@ fn check(layout: &str, existing: &str, before: &str, expected: (&str, &[u32], &s
     let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
     let (slices, existing) = (slices(layout), found(existing));
     let plan = plan_layout(&geometry, &slices, &existing, &places(before)).expect("it fits");
-    let (keep, create) = (listed(&plan.keep), listed(&plan.create));
+    let stays = |one: &&nvml::GpuInstance| !plan.destroy.contains(&one.id);
+    let kept: Vec<_> = existing.iter().filter(stays).map(placement_of).collect();
+    let (keep, create) = (listed(&kept), listed(&plan.create));
     let outcome = (keep.as_str(), plan.destroy.as_slice(), create.as_str());
     assert_eq!(outcome, expected, "{layout} on {existing:?}");
 }
@@ -129,7 +131,9 @@ fn plans_every_layout_from_every_other_layout() {
         for to in layouts {
             let plan = plan_layout(&geometry, &slices(to), &existing, &[]).expect(to);
             let left = existing.len() - plan.destroy.len();
-            assert_eq!(left, plan.keep.len(), "{from} to {to}");
+            let count: u32 = slices(to).iter().map(|one| one.count).sum();
+            let made = u32::try_from(left + plan.create.len());
+            assert_eq!(made, Ok(count), "{from} to {to}");
         }
     }
 }

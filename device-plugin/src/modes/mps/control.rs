@@ -21,6 +21,8 @@ const POLL: Duration = Duration::from_millis(5);
 /// One server for the clients of all users, as pods have them. NVIDIA supports it only for a daemon
 /// that runs as root.
 const ALL_USERS: &str = "-multiuser-server";
+/// The command that every daemon answers with a number.
+const THREADS: &str = "get_default_active_thread_percentage";
 
 #[derive(Debug, Error)]
 pub enum ControlError {
@@ -31,6 +33,8 @@ pub enum ControlError {
         program: PathBuf,
         source: std::io::Error,
     },
+    #[error("the MPS daemon exited right after its start: {output:?}; see control.log in {}", log.display())]
+    Exited { output: String, log: PathBuf },
     #[error("the MPS daemon did not answer {0:?} within 5 s")]
     Silent(String),
     #[error("the MPS daemon answered {command:?} with {output:?}")]
@@ -45,14 +49,18 @@ pub struct MpsControl {
 }
 
 impl MpsControl {
-    /// Starts a daemon that sees only this device, for the clients of all users. Returns false if
-    /// the daemon does not support that and serves one user at a time.
-    pub fn start(&self, directory: &DaemonDirectory, device: &str) -> Result<bool, ControlError> {
+    /// Starts a daemon that sees only this device, for the clients of all users, and waits until it
+    /// answers. Returns false with it if it does not support that and serves one user at a time.
+    pub fn start(
+        &self,
+        directory: &DaemonDirectory,
+        device: &str,
+    ) -> Result<(Child, bool), ControlError> {
         match self.start_with(directory, device, &[ALL_USERS]) {
-            Err(ControlError::Refused { .. }) => {
-                self.start_with(directory, device, &[]).map(|()| false)
+            Err(ControlError::Exited { .. }) => {
+                Ok((self.start_with(directory, device, &[])?, false))
             }
-            done => done.map(|()| true),
+            started => Ok((started?, true)),
         }
     }
 
@@ -61,39 +69,54 @@ impl MpsControl {
         directory: &DaemonDirectory,
         device: &str,
         more: &[&str],
-    ) -> Result<(), ControlError> {
+    ) -> Result<Child, ControlError> {
         let program = self.program.find()?;
         self.program.link_libraries(&program)?;
+        let failed = |source| ControlError::Run {
+            program: program.file.clone(),
+            source,
+        };
+        let output = directory.log().join("start.log");
+        let (out, errors) = file_twice(&output).map_err(failed)?;
         let mut command = self.command(&program, directory);
         command
-            .arg("-d")
+            .arg("-f")
             .args(more)
             .env("CUDA_VISIBLE_DEVICES", device)
             // Our own limits must not limit the daemon.
             .env_remove("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
-            .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-        // Not through a pipe, which the daemon might keep open as long as it runs.
-        let output = directory.log().join("start.log");
-        let (out, errors) = file_twice(&output).map_err(|source| ControlError::Run {
-            program: program.file.clone(),
-            source,
-        })?;
-        let (_, good) = Self::run(command.stdout(out).stderr(errors), "-d", "")?;
-        if good {
-            return Ok(());
+            .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(errors);
+        let mut daemon = command.spawn().map_err(failed)?;
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let answer = self.send(directory, THREADS);
+            if daemon.try_wait().map_err(failed)?.is_some() {
+                let output = std::fs::read_to_string(&output).unwrap_or_default();
+                return Err(ControlError::Exited {
+                    output: output.trim().to_owned(),
+                    log: directory.log(),
+                });
+            }
+            if answer.is_ok_and(|answer| answer.parse::<f64>().is_ok()) {
+                return Ok(daemon);
+            }
+            if Instant::now() > deadline {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+                return Err(ControlError::Silent("-f".to_owned()));
+            }
+            std::thread::park_timeout(POLL);
         }
-        let output = std::fs::read_to_string(&output).unwrap_or_default();
-        Err(ControlError::Refused {
-            command: "-d".to_owned(),
-            output: output.trim().to_owned(),
-        })
     }
 
     /// Sends the daemon one command; returns its answer.
     pub fn send(&self, directory: &DaemonDirectory, command: &str) -> Result<String, ControlError> {
         let mut asked = self.command(&self.program.find()?, directory);
         let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (output, good) = Self::run(asked, command, command)?;
+        let (output, good) = Self::run(asked, command)?;
         if good {
             return Ok(output);
         }
@@ -114,12 +137,11 @@ impl MpsControl {
                 return Err(ControlError::Refused { command, output });
             }
         }
-        let command = "get_default_active_thread_percentage";
-        let output = self.send(directory, command)?;
+        let output = self.send(directory, THREADS)?;
         if matches_percent(&output, spec.threads) {
             return Ok(());
         }
-        let command = command.to_owned();
+        let command = THREADS.to_owned();
         Err(ControlError::Refused { command, output })
     }
 
@@ -150,7 +172,7 @@ impl MpsControl {
     }
 
     /// Runs a command with `input`; returns its output and whether it succeeded.
-    fn run(command: &mut Command, name: &str, input: &str) -> Result<(String, bool), ControlError> {
+    fn run(command: &mut Command, input: &str) -> Result<(String, bool), ControlError> {
         let program = PathBuf::from(command.get_program());
         let failed = |source| ControlError::Run {
             program: program.clone(),
@@ -169,7 +191,7 @@ impl MpsControl {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(ControlError::Silent(name.to_owned()));
+                return Err(ControlError::Silent(input.to_owned()));
             }
             std::thread::park_timeout(POLL);
         };
@@ -238,16 +260,29 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let check = |line: &str, expected: Result<bool, &str>| {
             let (control, directory) = command(dir.path(), line);
-            let started = control.start(&directory, "GPU-a");
-            let started = started.map_err(|error| error.to_string());
-            match (&started, expected) {
-                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
-                (found, expected) => assert_eq!(found.as_ref().ok(), expected.ok().as_ref()),
+            match (control.start(&directory, "GPU-a"), expected) {
+                (Ok((mut daemon, all_users)), Ok(expected)) => {
+                    daemon.kill().expect("it runs");
+                    daemon.wait().expect("it ended");
+                    assert_eq!(all_users, expected, "{line}");
+                }
+                (Err(error), Err(part)) => {
+                    assert!(error.to_string().contains(part), "{error}");
+                }
+                (started, _) => panic!("{line}: {started:?}"),
             }
         };
-        check(r#"[ "$*" = "-d -multiuser-server" ]"#, Ok(true));
-        let old = r#"[ "$*" = "-d" ] || { echo "no such option"; exit 1; }"#;
-        check(old, Ok(false));
+        // Called without an argument, it answers for the daemon.
+        let serves = |arguments: &str| {
+            format!(
+                "up=$CUDA_MPS_PIPE_DIRECTORY/up\ncase \"$*\" in\n\
+                 '{arguments}') touch \"$up\"; exec sleep 60;;\n\
+                 '') test -e \"$up\" && echo 100.0;;\n\
+                 *) echo no such option; exit 1;;\nesac"
+            )
+        };
+        check(&serves("-f -multiuser-server"), Ok(true));
+        check(&serves("-f"), Ok(false));
         check("echo busy; exit 1", Err("busy"));
     }
 

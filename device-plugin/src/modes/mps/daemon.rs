@@ -1,7 +1,8 @@
-//! One device's daemon: started, checked, restarted and stopped, each step decided from what is on
-//! disk and in `/proc`, so that a kill at any point changes nothing. A daemon that serves the
-//! current spec is never stopped.
+//! One device's daemon, a child of this process: started, checked, restarted and stopped. Of a
+//! supervisor that was killed before, everything is ended first. A daemon that serves the current
+//! spec is never stopped.
 
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus, MpsServer, VERSION};
@@ -36,8 +37,6 @@ pub(super) enum SupervisionError {
     Driver(#[from] NvmlError),
     #[error(transparent)]
     Shm(#[from] ShmError),
-    #[error("the MPS daemon exited right after its start; see control.log in {0}")]
-    Ended(String),
 }
 
 pub(super) struct SupervisedDaemon<'a> {
@@ -45,6 +44,7 @@ pub(super) struct SupervisedDaemon<'a> {
     pub(super) control: &'a MpsControl,
     pub(super) driver: &'a dyn ComputeModes,
     status: DaemonStatus,
+    child: Option<Child>,
     last_poll: Option<Instant>,
     /// No restart before this time.
     retry: Option<Instant>,
@@ -54,7 +54,7 @@ pub(super) struct SupervisedDaemon<'a> {
 }
 
 impl<'a> SupervisedDaemon<'a> {
-    /// Continues from what an earlier supervisor left.
+    /// Continues the counts of an earlier supervisor.
     pub(super) fn new(
         directory: DaemonDirectory,
         control: &'a MpsControl,
@@ -79,6 +79,7 @@ impl<'a> SupervisedDaemon<'a> {
             control,
             driver,
             status,
+            child: None,
             last_poll: None,
             retry: None,
             pause: PAUSE.0,
@@ -98,7 +99,7 @@ impl<'a> SupervisedDaemon<'a> {
             Err(error) => {
                 if self.hangs(&error) {
                     // The next step finds it gone and starts a new one.
-                    processes::kill_all(&self.directory.pipe());
+                    self.kill();
                 } else if self.is_slow() && self.write_status().is_ok() {
                     // What it serves goes on.
                     return false;
@@ -132,16 +133,11 @@ impl<'a> SupervisedDaemon<'a> {
     }
 
     fn serve(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
-        let daemon = self.daemon();
-        let starts = daemon.is_none() || self.is_for_another_device(spec);
-        match daemon {
+        match self.daemon() {
             None if self.status.daemon.is_some() => self.record_exit(),
-            _ if starts && self.retry.is_some_and(|retry| Instant::now() < retry) => {
-                self.write_status()
-            }
-            _ if starts => self.start_daemon(spec),
+            None if self.retry.is_some_and(|retry| Instant::now() < retry) => self.write_status(),
+            None => self.start_daemon(spec),
             Some(pid) if self.status.daemon != Some(pid) || self.is_changed(spec) => {
-                // Also adopts a daemon that an earlier supervisor started without reporting it.
                 self.set_mode(spec)?;
                 // New servers get the limits from the daemon; existing servers are set after that.
                 self.control.apply(&self.directory, spec, &[])?;
@@ -152,33 +148,37 @@ impl<'a> SupervisedDaemon<'a> {
                 self.record_running(pid, spec)
             }
             Some(pid) => self.poll_servers(pid),
-            // It starts above.
-            None => Ok(()),
         }
     }
 
-    fn daemon(&self) -> Option<u32> {
-        processes::daemon(&self.directory.pipe(), self.status.daemon)
+    /// Its process id, while it runs.
+    fn daemon(&mut self) -> Option<u32> {
+        let child = self.child.as_mut()?;
+        matches!(child.try_wait(), Ok(None)).then(|| child.id())
+    }
+
+    /// Kills the daemon with its servers, and what is left of an earlier one; returns how many
+    /// processes that were.
+    fn kill(&mut self) -> usize {
+        let left = processes::kill_all(&self.directory.pipe());
+        if let Some(mut child) = self.child.take() {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        left
     }
 
     fn is_changed(&self, spec: &DaemonSpec) -> bool {
         self.status.spec.as_ref() != Some(spec) || self.status.phase != DaemonPhase::Running
     }
 
-    /// Whether the driver's UUID of the device changed since the daemon was started.
-    fn is_for_another_device(&self, spec: &DaemonSpec) -> bool {
-        let served = self.status.spec.as_ref();
-        served.is_some_and(|served| served.device != spec.device)
-    }
-
     fn start_daemon(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
         // A pause follows unless everything succeeds.
         self.retry = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSE.1);
-        processes::kill_all(&self.directory.pipe());
-        // The daemon before may be of an earlier release, which mounted its memory elsewhere.
+        self.kill();
         let memory = self.directory.shm();
-        self.status.shm = Some(memory.clone());
         self.write_status()?;
         self.set_mode(spec)?;
         self.directory.make()?;
@@ -186,7 +186,10 @@ impl<'a> SupervisedDaemon<'a> {
         shm::mount(&memory, self.control.shm_size)?;
         let (control, directory) = (self.control, &self.directory);
         let started = shm::with_dev_shm(&memory, || control.start(directory, &spec.device))?;
-        self.status.one_user = !started?;
+        let (child, all_users) = started?;
+        let pid = child.id();
+        self.child = Some(child);
+        self.status.one_user = !all_users;
         if self.status.one_user {
             let device = &spec.device;
             tracing::warn!(
@@ -194,10 +197,6 @@ impl<'a> SupervisedDaemon<'a> {
                 "this MPS daemon serves one user at a time: clients of other users wait"
             );
         }
-        let log = || self.directory.log().display().to_string();
-        let pid = self
-            .daemon()
-            .ok_or_else(|| SupervisionError::Ended(log()))?;
         self.control.apply(&self.directory, spec, &[])?;
         self.status.since = now();
         self.status.servers.clear();
@@ -213,10 +212,10 @@ impl<'a> SupervisedDaemon<'a> {
         self.write_status()
     }
 
-    /// The daemon exited by itself: its servers occupy the GPU, and the next daemon cannot use
-    /// them.
+    /// The daemon exited, or its supervisor: its servers occupy the GPU, and the next daemon cannot
+    /// use them.
     fn record_exit(&mut self) -> Result<(), SupervisionError> {
-        let left = processes::kill_all(&self.directory.pipe());
+        let left = self.kill();
         let lasted = now().saturating_sub(self.status.since);
         if lasted >= LASTED.as_secs() {
             (self.retry, self.pause) = (None, PAUSE.0);
@@ -303,7 +302,7 @@ impl<'a> SupervisedDaemon<'a> {
                 tracing::warn!(%error, "an MPS daemon does not quit; killing it");
             }
         }
-        processes::kill_all(&self.directory.pipe());
+        self.kill();
         self.restore_mode()?;
         shm::unmount(&self.directory.shm())?;
         shm::unmount(&self.directory.pipe())?;

@@ -97,23 +97,12 @@ fn slow_daemon_serves_on_and_none_with_clients_is_killed() {
         assert!(!daemon.hangs(&silent()));
     }
     assert!(!daemon.is_slow(), "it takes no new clients");
-    let ended = SupervisionError::Ended(String::new());
+    let ended = SupervisionError::Control(ControlError::Exited {
+        output: String::new(),
+        log: root.path().to_owned(),
+    });
     assert!(!daemon.hangs(&ended) && !daemon.is_slow());
     // Nobody lists the clients of a daemon that hangs: they have ended all the same.
     daemon.status.servers = servers(r#"[{"pid":7,"clients":[4294967295]}]"#);
     assert!((0..MAX_SILENT).any(|_| daemon.hangs(&silent())));
-}
-
-/// Its clients have that memory, too. An earlier release had one memory for all daemons.
-#[test]
-fn adopted_daemon_retains_its_shared_memory() {
-    let root = tempfile::tempdir().expect("a directory");
-    let control = silent_control(root.path());
-    let directory = DaemonDirectory::new(root.path(), "GPU-a");
-    let supervised = || SupervisedDaemon::new(directory.clone(), &control, &NoDriver);
-    let mut first = supervised();
-    assert_eq!(first.status.shm, Some(directory.shm()));
-    first.status.shm = Some("/run/aliquot/shm".into());
-    first.write_status().expect("written");
-    assert_eq!(supervised().status.shm, first.status.shm);
 }

@@ -1,8 +1,8 @@
 //! The MPS supervisor: `aliquot-device-plugin mps-supervisor`, in a pod of its own. It gives each
 //! device with a spec its daemon, and restores each device without one.
 //!
-//! When it exits it ends no daemon, and the next supervisor takes them over; the end of its container
-//! ends them all.
+//! The daemons are its children: the end of its container ends them all, and the next supervisor ends
+//! what is left of them before it starts new ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
