@@ -19,7 +19,7 @@ pub(super) fn daemon(pipe: &Path, known: Option<u32>) -> Option<u32> {
     known.or_else(|| all().find(|pid| is_daemon(*pid, pipe)))
 }
 
-/// A process in a container may choose its name, but not our root directory, which our daemons have,
+/// A process in a container may choose its name, but not our root directory. Our daemons have that,
 /// each in a mount namespace of its own.
 fn is_daemon(pid: u32, pipe: &Path) -> bool {
     let line = read(pid, "cmdline");
