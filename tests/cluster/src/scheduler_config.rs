@@ -27,7 +27,7 @@ pub(crate) struct SchedulerOptions {
 /// `KubeSchedulerConfiguration`.
 pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
     let url = options.extender.as_deref().unwrap_or(EXTENDER);
-    let text = of_chart(&options.values)?.replace(EXTENDER, url);
+    let text = chart_configuration(&options.values)?.replace(EXTENDER, url);
     let mut config: Value = serde_saphyr::from_str(&text).context(TEMPLATE)?;
     // One kube-scheduler, here at once, unless a test asks for more.
     config["leaderElection"]["leaderElect"] = json!(false);
@@ -47,8 +47,9 @@ pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Res
 }
 
 /// The chart's, where some of its values are others.
-fn of_chart(values: &[(String, Value)]) -> Result<String> {
+fn chart_configuration(values: &[(String, Value)]) -> Result<String> {
     for object in chart::rendered(TEMPLATE, values)?.split("\n---\n") {
+        let object = object.trim_start_matches("---\n");
         let object: Value = serde_saphyr::from_str(object).context(TEMPLATE)?;
         if let Some(text) = object["data"]["kube-scheduler.yaml"].as_str() {
             return Ok(text.to_owned());
