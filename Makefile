@@ -164,7 +164,7 @@ lint: ## Formatting, lints of the Rust and Go code, spelling, links, and depende
 	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool
 	cd hack/toolkit && $(GO_VET) ../../tests/toolkit/inject/main.go
 
-cluster:
+cluster: helm
 	@tests/cluster/build.sh >/dev/null
 
 helm:

@@ -145,9 +145,7 @@ fn values(arg: &Arg) -> Vec<String> {
 
 fn takes_file(arg: &Arg) -> bool {
     let names = arg.get_value_names().unwrap_or_default();
-    names
-        .iter()
-        .any(|name| ["FILE", "KUBECONFIG", "NODE_CONFIG"].contains(&name.as_str()))
+    names.iter().any(|name| name.as_str() == "FILE")
 }
 
 fn flags(command: &Command) -> Vec<String> {

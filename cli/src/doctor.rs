@@ -45,7 +45,7 @@ pub struct Doctor {
     /// Ask again until there are no problems and every check was made; what is missing is printed to standard error
     #[arg(long, conflicts_with = "security")]
     pub wait: bool,
-    /// Most seconds to wait
+    /// Maximum number of seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
     #[command(flatten)]

@@ -30,7 +30,7 @@ pub struct Explain {
     /// Namespace of the pod; defaults to that of the manifest, then of the context
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Most nodes in the table
+    /// Maximum number of nodes in the table
     #[arg(long, default_value_t = 20)]
     pub nodes: usize,
     /// Output format; wide shows all nodes

@@ -16,7 +16,7 @@ pub struct NodeView {
     pub resources: BTreeMap<String, (String, String)>,
     /// Its container runtime, such as `containerd://2.4.2`.
     pub runtime: Option<String>,
-    /// The version that a write of a whole list, such as the taints, must be made over.
+    /// The version on which a write of a whole list, such as the taints, must be based.
     pub resource_version: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! Supervises tasks that the agent cannot run without: when one ends early, by a panic or
-//! otherwise, that is logged and the whole agent stops, so that it is restarted rather than serving
-//! the node half.
+//! Supervises the tasks that the agent cannot run without. When one ends early, by a panic or
+//! otherwise, that is logged and the whole agent stops: it is restarted instead of serving the node
+//! only in part.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 /// Held memory is published in steps of this: a display or a daemon of the driver's holds less.
 const STEP: u64 = 256 << 20;
-/// For how long less must be held before less is published: a process that comes and goes does not
-/// change the node's annotation each time.
+/// How long a decrease must last before it is published, so that a process that comes and goes does
+/// not change the node's annotation each time.
 const LOWER_AFTER: Duration = Duration::from_mins(1);
 
 /// A file and what it contains.

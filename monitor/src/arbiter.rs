@@ -101,7 +101,8 @@ pub struct Measurement {
     pub used: Ppm,
     /// When it was read, in nanoseconds.
     pub at: u64,
-    /// One of its processes has no sample as new as others': what it used since the last is not known.
+    /// The newest sample of one of its processes is older than those of others: what it used since
+    /// then is not known.
     pub is_late: bool,
 }
 
@@ -260,8 +261,8 @@ impl Device {
     }
 }
 
-/// The part of each allowance that is left on a device on which tenants may use `wanted` in all and
-/// `used` is measured: what a full device loses by switching is taken from all alike.
+/// The part of each allowance that is left on a device where tenants may use `wanted` together and
+/// `used` is measured: all bear alike what a full device loses by switching.
 fn full_device(wanted: Ppm, used: Ppm) -> Ppm {
     let left = used + 2 * PERCENT;
     if used < FULL || left >= wanted {

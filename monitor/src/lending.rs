@@ -22,7 +22,8 @@ const REPORT_AGE: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(2);
 /// Time after which the memory of an ended borrower must be free; else another one is ended.
 const ENDING: Duration = Duration::from_secs(5);
-/// Bytes that the driver may count as free and not give, so that the GPU is full all the same.
+/// Bytes that the driver may count as free without giving them: with no more than that free, the
+/// GPU is full.
 const SLACK: u64 = 512 << 20;
 /// How long a call may wait beyond the grace period.
 const BEYOND_GRACE: Duration = Duration::from_secs(5);

@@ -108,7 +108,8 @@ impl ContainerReader {
     }
 }
 
-/// Whether nothing failed, and no container got its limiter since: that changes no modification time.
+/// Whether nothing failed and no container got its limiter since then, which changes no
+/// modification time.
 fn is_complete(containers: &ManagedContainers) -> bool {
     let without = containers.all.iter().filter(|container| !container.limited);
     let got_it =

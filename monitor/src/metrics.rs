@@ -229,7 +229,7 @@ pub fn reference() -> String {
         (Family::Own, "Always there"),
         (
             Family::Hami,
-            "Under the names of HAMi's monitor, with `--compat-metrics true`",
+            "Under the names of HAMi's monitor, with `compat.dashboards: true`",
         ),
     ] {
         let _ = write!(

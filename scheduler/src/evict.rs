@@ -1,6 +1,6 @@
 //! Evicts pods that their node refused to start, because they bypassed the scheduler or a late
-//! Binding of an old leader overcommitted the device, and pods on unhealthy GPUs, where the node's
-//! owner wants that. The nodes' inventories list both.
+//! Binding of an old leader overcommitted the device. Also evicts pods on unhealthy GPUs, where the
+//! node's owner wants that. The nodes' inventories list both.
 //!
 //! Never evicts a mirror pod (the kubelet owns it), a pod of another uid, or a pod that is not on
 //! the node whose agent lists it.

@@ -1,8 +1,8 @@
 //! The verbs of kube-scheduler's extender API v1: their routes, and the answers of filter,
 //! prioritize and preempt as functions of the ledger and a call. [`crate::bind`] answers bind.
 //!
-//! They change nothing but what is assumed for a pod, the record of its refusal, and that it is left
-//! to kube-scheduler's preemption. A call names nodes; one with Node objects is refused.
+//! They change only what is assumed for a pod, the record of its refusal, and whether it is left to
+//! kube-scheduler's preemption. A call names nodes; one with Node objects is refused.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -210,9 +210,9 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
-    /// scores all of them by preferred affinity or spread constraints; for a member of a gang the best
-    /// one alone. On the first of them a share is assumed for the pod from now on.
+    /// The nodes that can take the pod: the best `shortlist` of them; all, where kube-scheduler
+    /// scores them by preferred affinity or spread constraints; only the best one for a member of a
+    /// gang. From now on a share is assumed for the pod on the first of them.
     pub fn filter(
         self,
         cache: &LedgerCache,
@@ -279,9 +279,9 @@ impl<'a> Call<'a> {
         ranks.into_iter().map(line).collect()
     }
 
-    /// For pods that request no GPU, as the second, opt-in extender entry asks: 10 for nodes
-    /// without free GPU capacity, less the more of their CPU the free GPUs need. Pods that request a GPU get 0
-    /// everywhere; the first entry scores them.
+    /// For pods that request no GPU, for which the second, opt-in extender entry asks: 10 for nodes
+    /// without free GPU capacity, and less the more of a node's CPU its free GPUs need. Pods that
+    /// request a GPU get 0 everywhere; the first entry scores them.
     pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let typical = cache.policies().typical.clone();
         let ranks = decide::cpu_only_ranks(&cache.snapshot(), &typical, &self.names);
@@ -297,9 +297,9 @@ impl<'a> Call<'a> {
 
 /// The answer of preempt: kube-scheduler wants to evict pods and asks the extender.
 ///
-/// A node stays in the answer if the pod fits there once the victims are gone, with more victims
-/// where these are needed: after their end filter would accept the node. Calls for pods without our
-/// resources, and nodes whose victims suffice, are answered unchanged.
+/// A node stays in the answer if the pod fits there once the victims are gone, if needed with more
+/// victims: filter would accept the node then. Calls for pods without our resources, and nodes
+/// whose victims suffice, are answered unchanged.
 pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionResult, String> {
     let args: ExtenderPreemptionArgs = serde_json::from_slice(body).map_err(unreadable)?;
     let pod = args.pod.as_ref().ok_or("the extender call has no Pod")?;

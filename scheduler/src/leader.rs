@@ -85,8 +85,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// For a single replica. What a killed predecessor may still have under way is left to
-    /// the node's own check (ARCHITECTURE.md, Failure).
+    /// For a single replica. The node's own check catches what a killed predecessor may still have
+    /// under way (ARCHITECTURE.md, Failure).
     pub fn always() -> Self {
         Self {
             me: None,
@@ -140,7 +140,7 @@ impl Leadership {
         None
     }
 
-    /// When a list must have begun to be recent enough for the present term.
+    /// The earliest time at which a list may have begun to be recent enough for the present term.
     pub fn list_from(&self) -> Option<SystemTime> {
         let acquired = self.term.read().as_ref()?.acquired;
         Some(acquired + self.settling)
@@ -224,8 +224,8 @@ impl Leader {
         self.until(Self::leads).await;
     }
 
-    /// Returns when this replica no longer waits for its new term's list, or at
-    /// the latest when that takes much longer than it should.
+    /// Returns when this replica no longer waits for its new term's list, or when that takes much
+    /// longer than it should.
     pub async fn settled(&self) {
         let settled = self.until(|leader| {
             let listed = leader.pods.listed();

@@ -111,7 +111,8 @@ impl LedgerCache {
         self.lock().policies.clone()
     }
 
-    /// Adopts these typical pods if they differ enough from the previous ones; whether they do.
+    /// Adopts these typical pods if they differ enough from the previous ones, and returns whether
+    /// they do.
     pub fn adopt(&self, typical: Typical) -> bool {
         let policies = &mut self.lock().policies;
         let differs = policies.typical.differs(&typical);

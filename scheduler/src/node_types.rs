@@ -42,8 +42,8 @@ pub struct NodeTypeSpec {
     /// Tolerations for the taints of such nodes that every pod with a share has, too.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
-    /// The autoscaler takes a copy of a running node for a new one: with all its labels but the host
-    /// name, as cluster-autoscaler does.
+    /// The autoscaler assumes a new node to be a copy of a running one: with all its labels but the
+    /// host name, as cluster-autoscaler does.
     #[serde(default)]
     pub template_from_node: bool,
 }

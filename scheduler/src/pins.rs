@@ -1,4 +1,4 @@
-//! The pods that have the devices which another pod pins: a refusal names them.
+//! The pods to which devices are allocated that another pod pins: a refusal names them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::ledger_cache::{LedgerCache, State};
 /// Maximum number of pods named.
 const MAX_NAMED: usize = 3;
 
-/// The pods on a node that have the devices which this one pins, by namespace and name.
+/// The pods on a node that have devices which this pod pins, by namespace and name.
 fn users(state: &State, node: &str, demand: &Demand) -> Vec<(String, String)> {
     let Some(cluster_node) = state.ledger.cluster().node(node) else {
         return Vec::new();
@@ -58,7 +58,7 @@ pub(crate) fn users_text(
     }
 }
 
-/// Adds to each device that is refused as pinned which pods it is allocated to.
+/// Adds to each device that is refused as pinned the pods to which it is allocated.
 pub(crate) fn add_users(
     cache: &LedgerCache,
     answer: &mut NodeAnswer,

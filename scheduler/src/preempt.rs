@@ -43,8 +43,8 @@ use crate::ticks::Ticks;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// kube-scheduler shows within this time whether it preempts itself.
 const DELAY: Duration = Duration::from_secs(1);
-/// Pause before a pod whose plan could not be made or written is tried again: it doubles from the
-/// first to the second.
+/// Pause before the next attempt for a pod whose plan could not be made or written. It doubles from
+/// the first value to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
 
 /// Preempts: with the ledger, a client that writes plans and evicts, events, and leadership.

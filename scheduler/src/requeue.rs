@@ -154,7 +154,7 @@ struct Check {
 }
 
 impl Check {
-    /// Takes where capacity was freed; `None` where no pod waits for it.
+    /// Takes the nodes and namespaces where capacity was freed; `None` where no pod waits for it.
     fn begin(state: &mut State, now: Instant) -> Option<Self> {
         let cluster = state.ledger.cluster().clone();
         let freed = state.events.take(cluster.slots());
@@ -229,8 +229,8 @@ impl Check {
         chosen.map(|(uid, claim)| (uid.clone(), claim)).collect()
     }
 
-    /// Takes the mark of refusal from these pods and from the planned ones, as far as they have it
-    /// still, and returns them.
+    /// Takes the mark of refusal from these pods and from the planned ones, if they still have it,
+    /// and returns them.
     fn requeue(
         self,
         state: &mut State,
@@ -327,8 +327,8 @@ fn batches<'w>(
     refused.into_iter().filter_map(batch).collect()
 }
 
-/// The nodes where pods of a shape do not fit. Shapes are counted separately for a namespace with
-/// quotas, or one whose quota was raised, and for pods that filter refused.
+/// The nodes where pods of a shape do not fit. A shape counts separately in a namespace with
+/// quotas, in one whose quota was raised, and for pods that filter refused.
 type FullNodes<'w> = HashMap<(Option<&'w str>, bool, Cow<'w, Demand>), HashSet<usize>>;
 
 /// Those of `batches` that fit together where capacity was freed, each pod with its placement. A gang

@@ -53,8 +53,8 @@ enum Action {
     Return(String),
 }
 
-/// What is to be done, `now` in seconds since 1970. `report` is the node's, and `interval` the shortest
-/// time between two answers that the pod itself, or its use, causes.
+/// What is to be done, `now` in seconds since 1970. `report` is the node's. `interval` is the
+/// shortest time between two answers that the pod itself, or its use, causes.
 fn next(
     observed: &ObservedResize,
     report: Option<&ResizeReport>,
@@ -262,8 +262,9 @@ impl Resizer {
         written
     }
 
-    /// Reserves what the request takes; the share that the pod gets back if the node refuses it, and
-    /// how long it may wait. The error is the refusal, or none where the ledger is behind.
+    /// Reserves what the request takes. Returns the share that the pod gets back if the node
+    /// refuses it, and how long it may wait. The error is the refusal, or none where the ledger is
+    /// behind.
     fn reserve(
         &self,
         uid: &PodUid,
@@ -424,7 +425,8 @@ fn refusal(
     }
 }
 
-/// What an action other than a decision writes; after another explanation, requests wait until `turn`.
+/// What an action other than a decision writes. After a changed explanation, requests wait until
+/// `turn`.
 fn change(observed: &ObservedResize, action: Action, turn: Option<u64>) -> Option<Change> {
     let status = observed.status.clone()?;
     match action {

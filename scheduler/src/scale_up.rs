@@ -135,7 +135,8 @@ impl ScaleUp {
         found
     }
 
-    /// Reads which nodes the pods allow. What the watch shows of it is not kept where it is long.
+    /// Reads from the API server which nodes the pods allow: what the watch shows of it is kept only
+    /// where it is short.
     async fn read_constraints(
         &mut self,
         pods: &[(PodUid, Arc<PendingPod>)],
@@ -295,8 +296,9 @@ impl ScaleUp {
         })
     }
 
-    /// Creates those that this count and the one before asked for. All exist before the first one
-    /// is reported as unschedulable, so that the autoscaler sees the need at once.
+    /// Creates the placeholders that both this count and the one before asked for. All exist before
+    /// the first one is reported as unschedulable, so that the autoscaler sees the whole need at
+    /// once.
     async fn create_missing(
         &self,
         wanted: Wanted,

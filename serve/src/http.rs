@@ -1,8 +1,7 @@
 //! Serves a router on a port, within limits of connections, bytes and time, until it is stopped.
 //!
-//! Who connects may be anybody. Where there are as many connections as there may be, the oldest one
-//! whose request is not being answered is closed for a new one, so connections that wait, stall or
-//! read nothing keep nobody out. `axum::serve` has no limit of connections.
+//! Anybody may connect. At the limit of connections, which `axum::serve` does not have, a new one replaces
+//! the oldest whose request is not being answered, so connections that wait, stall or read nothing keep nobody out.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

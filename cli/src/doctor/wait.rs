@@ -42,7 +42,7 @@ pub async fn until_well<E>(
     }
 }
 
-/// Whether it is worth to wait for. Warnings are about settings, which do not change by themselves; but at first
+/// Whether to wait for its end. Warnings are about settings, which do not change by themselves; but at first
 /// there is no agent yet, so no node with GPUs.
 fn is_missing(finding: &Finding) -> bool {
     match finding.grade {

@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use crate::files::{self, FileError};
 
-/// Stores an accepted allocation in `directory`. It survives the end of this process at once and a
-/// power cut soon after; one that a power cut emptied is validated again from the pod's annotation
-/// when its containers start again.
+/// Stores an accepted allocation in `directory`. The file survives the end of this process at once,
+/// and a power cut as soon as the disk has it. If a power cut leaves it empty, the pod is validated
+/// again from its annotation when its containers start again.
 pub fn store(accepted: &AcceptedAllocation, directory: &Path) -> Result<(), StoreError> {
     let text = accepted.encode().map_err(|source| StoreError::Encode {
         pod: accepted.pod.clone(),

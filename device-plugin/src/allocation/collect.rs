@@ -22,10 +22,10 @@ pub struct Garbage {
     pub pods: BTreeSet<PodUid>,
 }
 
-/// The names and accepted allocations whose pod is gone and not `used`: none of its processes is left,
-/// and it was not accepted a moment ago. What the kubelet's checkpoint lists of such a pod stands
-/// there until the next pod is admitted. While a needed allocation is `damaged`, its names are
-/// unknown, and no name is garbage.
+/// The names and accepted allocations of pods that are gone and not `used`: none of their processes
+/// is left, and they were not accepted a moment ago. The kubelet's checkpoint may still list such a
+/// pod, until the next pod is admitted. While a needed allocation is `damaged`, its names are
+/// unknown, so no name is garbage.
 pub fn garbage<'a>(
     entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],

@@ -1,5 +1,5 @@
 //! The memory that a context is charged before the monitor has sampled its process: what the
-//! administrator set, or an estimate for the GPU. The driver does not say it beforehand.
+//! administrator set, or an estimate for the GPU. The driver reports it only afterwards.
 
 use aliquot_core::{Grant, Mib};
 

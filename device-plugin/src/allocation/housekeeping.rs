@@ -38,7 +38,7 @@ const GAP: Duration = Duration::from_secs(1);
 /// How long an entry must be missing before it counts as lost: the kubelet removes an ended pod
 /// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-/// How long a pod that the watch does not list is taken for one that it has yet to list.
+/// How long a pod that the watch does not list counts as one that it will still list.
 const LISTED_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
@@ -107,8 +107,8 @@ fn missing_long_enough(
     settled.map(|(uid, _)| uid.clone()).collect()
 }
 
-/// Records the lost pods; whether that is a change. At first nothing is known until no missing
-/// entry is `undecided`.
+/// Records the lost pods, and returns whether they changed. At first nothing is recorded while a
+/// missing entry is `undecided`.
 fn update_lost(
     known: &mut Option<BTreeSet<PodUid>>,
     lost: BTreeSet<PodUid>,
@@ -154,8 +154,8 @@ fn try_once(
     let mut store = known.store.lock();
     let entries = known.entries()?;
     let mut pods = known.pods.in_order();
-    // A pod that has ended needs its files no more than one that is gone; its remaining processes
-    // are orphaned.
+    // A pod that has ended needs its files as little as one that is gone; processes that are left
+    // of it are orphaned.
     pods.retain(|pod| pod.phase != Phase::Ended);
     let departed = collect::departed(&pods, store.pods());
     let alive = aliquot_node_state::processes::alive(proc, &departed)

@@ -72,13 +72,13 @@ pub struct Preparer {
 pub struct Refreshed {
     /// How many containers have their files.
     pub containers: usize,
-    /// How many of them were set up again, since what their files follow from has changed.
+    /// How many of them were set up again, because the inputs of their files changed.
     pub changed: usize,
     /// What could not be done, each once.
     pub problems: BTreeSet<String>,
 }
 
-/// What the files of all containers follow from, beside the pods' accepted allocations.
+/// The inputs of all containers' files, beside the pods' accepted allocations.
 #[derive(PartialEq)]
 struct NodeInputs {
     devices: BTreeMap<GpuUuid, HostDevice>,
@@ -129,9 +129,9 @@ impl Preparer {
         self.pod_locks[index].lock()
     }
 
-    /// Updates the files of every accepted pod in the checkpoint (NVIDIA's own spec may have
-    /// changed), where they follow from something else than at the last update. What fails for one
-    /// entry stops no other; its container reports the same error at its next start.
+    /// Updates the files of every accepted pod in the checkpoint whose inputs changed since the
+    /// last update: NVIDIA's own spec may have. A failure of one entry stops no other; its
+    /// container reports the same error at its next start.
     pub fn refresh(&self) -> Result<Refreshed, CheckpointError> {
         let entries = self.allocations.entries()?;
         let node = self.allocations.published.get();
@@ -184,7 +184,7 @@ impl Preparer {
         Ok(refreshed)
     }
 
-    /// What was written last, if it follows from what is known of the node now.
+    /// What was written last, if its inputs are still the same.
     fn written_files(&self, last: Option<WrittenFiles>, node: &PublishedNode) -> WrittenFiles {
         let inputs = NodeInputs {
             devices: node.devices.clone(),
@@ -317,7 +317,7 @@ impl Preparer {
         let contexts = context_sizes(self.context, shown, node);
         let page = limits::page(shown, &names, priority, effective, &contexts, |gpu| {
             let device = node.inventory.gpu(gpu)?;
-            // What was advertised when the pod was accepted, whatever is now.
+            // What was advertised when the pod was accepted, not what is advertised now.
             Some((device.memory, *accepted.promised.get(gpu)?))
         });
         page.map_err(|source| PrepareError::Page {

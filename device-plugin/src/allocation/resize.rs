@@ -31,7 +31,8 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Interval without any.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// What would fit is said in multiples of this, so that not every allocation changes the text.
+/// Messages round what would fit down to multiples of this, so that not every allocation changes
+/// them.
 const FITS: Mib = Mib(256);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +68,8 @@ pub async fn run(starter: Arc<ContainerStarter>, stop: CancellationToken) {
     }
 }
 
-/// Resizes every pod that has to be, except those that this process is done with. Returns the reports
-/// and the numbers of what is enforced.
+/// Resizes every pod that needs it, except those that this process has finished. Returns the
+/// reports and the numbers of what is enforced.
 fn resize_all(
     starter: &ContainerStarter,
     enforced: &BTreeMap<PodUid, u64>,

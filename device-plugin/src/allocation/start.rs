@@ -279,8 +279,8 @@ impl ContainerStarter {
         self.refuse(self.allocations.pods.get(uid).as_deref(), refusal, gone)
     }
 
-    /// Publishes a refusal, so that the scheduler can evict the pod; where a pod that ran lacks a
-    /// device, only until that is there again.
+    /// Publishes a refusal, so that the scheduler can evict the pod. Where a pod that ran before
+    /// lacks a device, the refusal ends when the device is there again.
     fn refuse(&self, pod: Option<&Pod>, refusal: Refusal, gone: Option<GpuUuid>) -> StartError {
         if let Some(pod) = pod {
             let refused = pod.refused(refusal.to_string());

@@ -45,7 +45,7 @@ pub struct ValidationInput<'a> {
     /// The checkpoint's entries for this pod and these device ids.
     pub holders: &'a [&'a CheckpointEntry],
     pub others: &'a [&'a AcceptedAllocation],
-    /// What pods use whose accepted allocation cannot be read, by what else is known of them.
+    /// What pods with an unreadable accepted allocation use, by what else is known of them.
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
 
@@ -320,7 +320,7 @@ pub enum Refusal {
     },
     Unhealthy(GpuUuid, String),
     Changing(GpuUuid, String),
-    /// The device has enough left but for what processes of deleted pods still use.
+    /// Processes of deleted pods still use what the device has left for the pod.
     Orphaned(GpuUuid, Reason),
     /// The device has too little left beside what was accepted before.
     Full {

@@ -252,8 +252,8 @@ impl SpecGenerator {
         Some(self.problem().unwrap_or_else(|| unusable.to_string()))
     }
 
-    /// Generates the first spec, in place of one that an earlier agent stored for the driver of its
-    /// time. [`Self::run`] tries again where this takes too long.
+    /// Generates the first spec, in place of what an earlier agent stored for an earlier driver. If
+    /// this takes too long, [`Self::run`] tries again.
     pub async fn start(self: &Arc<Self>, facts: &DriverInventory) {
         self.remove_stored();
         let generated = tokio::time::timeout(START_TIMEOUT, self.update(facts)).await;
@@ -285,8 +285,8 @@ impl SpecGenerator {
         }
     }
 
-    /// Generates the spec if it was generated from something else, or names files that have gone.
-    /// Removes the stored one where that fails: it may be of another driver.
+    /// Generates the spec if its inputs changed, or if it names files that are gone. If that fails,
+    /// removes the stored one, which may be of another driver.
     pub async fn update(self: &Arc<Self>, facts: &DriverInventory) {
         if facts.gpus.is_empty() {
             return;

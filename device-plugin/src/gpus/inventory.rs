@@ -245,7 +245,8 @@ impl NodePublisher {
         self.change(|node| node.resizes = resizes);
     }
 
-    /// `gone`: the device that a pod which ran lacks now; it is refused until that is there again.
+    /// `gone`: the device that a pod which ran before lacks now. The refusal ends when the device
+    /// is there again.
     pub fn add_refused(&self, pod: RefusedPod, gone: Option<GpuUuid>) {
         self.change(|node| {
             let list = &mut node.refused;

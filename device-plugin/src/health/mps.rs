@@ -179,7 +179,8 @@ impl MpsMonitor {
     }
 }
 
-/// A supervisor that did not check for so long is gone, and its daemons with its container.
+/// A supervisor that has not checked for this long is gone, and its daemons ended with its
+/// container.
 const STALE: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -34,7 +34,7 @@ pub async fn register_all<F>(
     loop {
         let resources = changes.borrow_and_update().resources();
         // A resource that vanished advertises an empty list until the kubelet counts none of it:
-        // the kubelet would retain the last list of a plugin that ends for minutes.
+        // the kubelet keeps the last list of a plugin that ended for minutes.
         let node = node_view.borrow_and_update().clone();
         let is_unused = |resource: &str| {
             node.as_ref()

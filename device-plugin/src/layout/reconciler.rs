@@ -525,8 +525,8 @@ impl ReconcilerState {
         self.layout.node_layout(default_resource, &self.restoring)
     }
 
-    /// Takes over which GPUs are present. One that appears or returns has its mode set up again, as
-    /// at startup, unless a step of a change is to be done on it.
+    /// Records which GPUs are present. The mode of one that appears or returns is set up again, as
+    /// at startup, unless a step of a change is pending on it.
     fn update_present(&mut self, facts: &DriverInventory) {
         let gpus = facts.gpus.iter();
         let present: BTreeSet<GpuUuid> = gpus.map(|gpu| gpu.uuid.as_str().into()).collect();
@@ -569,7 +569,7 @@ impl ReconcilerState {
             .count()
     }
 
-    /// Takes over the desired layout, or the reason why it is unknown.
+    /// Records the desired layout, or the reason why it is unknown.
     fn update_desired(
         &mut self,
         text: Option<&str>,

@@ -25,8 +25,7 @@ mod timeslice;
 mod vgpu;
 
 /// What a mode makes of a GPU, by its settings. [`Self::enter`] and [`Self::leave`] block and are
-/// idempotent: they are repeated after a kill at any point of the first attempt, and leave alone
-/// what is done already.
+/// idempotent: after a kill at any point they are repeated, and skip what is already done.
 pub trait SharingMode {
     /// Its name in profiles.
     fn name(&self) -> &'static str;
@@ -34,7 +33,7 @@ pub trait SharingMode {
     /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
 
-    /// The mode without the settings that a GPU can take over while pods use it: numbers and names.
+    /// The mode without the settings that may change while pods use the GPU: numbers and names.
     fn setup(&self) -> Mode;
 
     /// Whether [`Self::enter`] waits for the MPS supervisor.
@@ -82,7 +81,7 @@ impl SharingMode for Unmanaged {
     }
 }
 
-/// Why a GPU cannot change its mode, or a container cannot be set up, now. Both are retried.
+/// Why a GPU cannot change its mode now, or a container cannot be set up now. Both are retried.
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
@@ -91,8 +90,8 @@ pub enum ModeError {
     Mig(#[from] MigError),
     #[error(transparent)]
     File(#[from] FileError),
-    /// The GPU needs an action of the administrator, such as a reset; it is waited for without a
-    /// limit.
+    /// The GPU needs an action of the administrator, such as a reset; the agent waits for it
+    /// without a limit.
     #[error("{0}")]
     NeedsAction(String),
     /// Another reason; the text is for the administrator or the pod's user.
@@ -164,14 +163,14 @@ impl SharingModes {
         self.mig.take_layout_changed()
     }
 
-    /// Lowers the limits of MPS daemons for whose largest share no pod is left. `accepted` is all
-    /// that is accepted, and nothing more is until this returns. Blocks.
+    /// Lowers the limits of MPS daemons whose largest share has ended. `accepted` is every accepted
+    /// share; none is added until this returns. Blocks.
     pub fn lower_mps_limits<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
         self.mps.lower(&mps::largest_shares(accepted));
     }
 
     /// Adds what one grant needs; returns the instance that was created for it. Called at every
-    /// start of the container; the same grant needs the same. Blocks.
+    /// start of the container; for the same grant it adds the same. Blocks.
     pub fn prepare(
         &self,
         share: &ContainerGrant<'_>,

@@ -95,8 +95,8 @@ impl Pods {
 }
 
 impl State {
-    /// A pod under its own uid, which the API server assigns, is never replaced by one that is there
-    /// by an annotation.
+    /// A pod with the uid that the API server assigned is never replaced by one whose annotation
+    /// names that uid.
     fn put(&mut self, pod: Pod) {
         let uid = pod.kubelet_uid.clone();
         let arrival = if let Some((arrival, known)) = self.pods.get(&uid) {

@@ -121,7 +121,7 @@ fn instance_product(device: &Gpu, profile: &str, default_resource: &str) -> Stri
 }
 
 /// The patch of the node's metadata that sets these labels and removes others that an earlier one
-/// set; `None`: nothing is to do.
+/// set; `None` if nothing needs to change.
 pub fn patch(desired: &BTreeMap<String, String>, view: &NodeView) -> Option<Value> {
     let owned = view.annotation(OWNED).unwrap_or_default().split(',');
     let mut labels: Map<String, Value> = owned

@@ -102,8 +102,8 @@ pub async fn reconcile(
 }
 
 impl NodeWriter {
-    /// `current` becomes the answer of each write: a list is written over the version that was
-    /// read.
+    /// `current` becomes the answer of each write: the next write of a list is based on that
+    /// version.
     async fn write(
         &self,
         inventory: &str,

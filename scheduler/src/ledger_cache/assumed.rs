@@ -19,8 +19,8 @@ use super::pending_pods::PendingPod;
 use super::{LedgerCache, State};
 use crate::ticks::Ticks;
 
-/// From filter to the Binding, at most: halved each time that the same pod lets it expire, so that
-/// one that always fails blocks little.
+/// The longest from filter to the Binding. It is halved each time that the same pod lets it expire,
+/// so that one that always fails blocks little.
 const UNTIL_BINDING: Duration = Duration::from_secs(5);
 /// The shortest such time.
 const SHORTEST: Duration = Duration::from_millis(300);
@@ -80,7 +80,7 @@ impl Assumptions {
         }
     }
 
-    /// Whether the pod's time is over; it has more where kube-scheduler is `nominating` its node.
+    /// Whether the pod's time is over; it gets more while kube-scheduler is `nominating` its node.
     fn lapse(&mut self, pod: &PodUid, nominating: bool, now: Instant) -> bool {
         let Some(one) = self.0.get_mut(pod).filter(|one| one.is_due(now)) else {
             return false;

@@ -39,13 +39,13 @@ pub struct PendingPod {
     pub refused: bool,
     /// What it was requeued for, and until when that is kept for it.
     pub(crate) claimed: Option<(Claim, Instant)>,
-    /// The watch or a list has shown it, so that a list without it tells of its deletion. Filter may
+    /// The watch or a list has shown it, so a list without it means that it was deleted. Filter may
     /// know a pod earlier.
     pub(crate) listed: bool,
     /// The nodes of the last filter call: the others have a taint, a label or too little CPU. All,
     /// before the first call.
     pub offered: NodeSet,
-    /// The nodes that its spec allows; `None`: it says too much about them.
+    /// The nodes that its spec allows; `None` if its text about them is too long to keep.
     pub(crate) selection: Option<Box<NodeSelection>>,
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.

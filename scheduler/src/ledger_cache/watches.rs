@@ -59,7 +59,7 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
     let state = if pod.is_finished() {
         PodState::Finished
     } else if let Some(node) = pod.node() {
-        // A pod without an allocation was bound by another: what we may have reserved elsewhere
+        // Another scheduler bound a pod without an allocation: what we may have reserved elsewhere
         // will not be used.
         let allocated = pod::allocated(pod, settings)
             .map_or_else(AllocatedUse::nothing, |(_, allocated)| allocated);

@@ -1,5 +1,5 @@
-//! The ledger as the choice of victims sees it: the nodes, which of their pods may be evicted, and
-//! what is assumed for the preemptor.
+//! The ledger as preemption reads it: the nodes, which of their pods may be evicted, and what is
+//! assumed for the preemptor.
 
 use std::collections::HashSet;
 

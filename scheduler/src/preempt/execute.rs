@@ -83,9 +83,9 @@ impl Preemptor {
         pending.is_some_and(|pending| pending.preemption.shows(record))
     }
 
-    /// Removes the plan from the pod, or writes `text` in its place, until that is done and the watch
-    /// shows it: before, it would be taken up again. `false` where the pod is gone, or another
-    /// replica leads.
+    /// Removes the plan from the pod, or writes `text` in its place. Repeats that until it is done
+    /// and the watch shows it, because the plan would be taken up again before. `false` where the
+    /// pod is gone, or another replica leads.
     async fn close(
         &self,
         uid: &PodUid,

@@ -82,8 +82,8 @@ pub struct Owner {
     pub pod: Option<(String, String)>,
 }
 
-/// What keeps placeholders off the nodes whose GPUs are `counted`. Autoscalers take a node whose GPUs
-/// are all shared for one with many free GPUs: it has a replica for each share.
+/// Keeps placeholders off the nodes whose GPUs are `counted`. A node has a replica for each share,
+/// so autoscalers take a node whose GPUs are all shared for one with many free GPUs.
 pub(super) fn uncounted(node_type: &NodeTypeSpec, counted: &[&str]) -> Value {
     match (node_type.template_from_node, counted) {
         // A new node has no such label until its GPUs are counted.

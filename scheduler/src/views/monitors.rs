@@ -1,6 +1,7 @@
-//! What the nodes' monitors measure, for the page: asked through the API server's proxy with the token of
-//! who looks, and only while somebody does. Answers are shared among those whom the monitors would
-//! answer, and at most ten monitors are asked each second, so that ten viewers cost about what one does.
+//! What the nodes' monitors measure, for the page: asked through the API server's proxy with the
+//! viewer's token, and only while somebody looks. Viewers share the answers that the monitors would
+//! give each of them, and at most ten monitors are asked each second, so that ten viewers cost
+//! about what one does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -99,7 +100,7 @@ struct Known {
 }
 
 impl Monitors {
-    /// Asks the monitors in this namespace, for those whom `control` lets.
+    /// Asks the monitors in this namespace, for those whom `control` permits.
     pub fn new(client: Client, namespace: Option<String>, control: Option<AccessControl>) -> Self {
         Self(Arc::new(State {
             client,

@@ -1,6 +1,6 @@
-//! What the page shows of the ledger, in editions: a browser gets all of it first, and then what changed
-//! since the edition that it has. A node's text is made anew only when the node or its pods changed, so
-//! that ten viewers cost what one does.
+//! What the page shows of the ledger, in editions: a browser first gets all of it, and then what
+//! changed since its last edition. A node's text is made anew only when the node or its pods
+//! changed, so that ten viewers cost what one does.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

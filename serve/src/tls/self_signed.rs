@@ -1,5 +1,5 @@
-//! A certificate of the process's own, made at start and never stored. It encrypts; it does not
-//! tell the client whom it speaks to.
+//! A certificate of the process's own, made at start and never stored. It encrypts, but does not
+//! prove to the client whom it speaks to.
 
 use std::sync::Arc;
 

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::chart;
 use crate::cluster::Cluster;
 
-const FILE: &str = "templates/rbac.yaml";
+const TEMPLATE: &str = "templates/rbac.yaml";
 
 impl Cluster {
     /// Makes the product's namespace with the service accounts and rights of its parts.
     ///
     /// # Errors
-    /// The chart cannot be read, or the API server refuses something of it.
+    /// The chart cannot be rendered, or the API server refuses something of it.
     pub async fn install_rights(&self) -> Result<()> {
         self.install_rights_with(&[]).await
     }
@@ -26,7 +26,7 @@ impl Cluster {
         let name = chart::NAMESPACE;
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        let rights = chart::render(&chart::read(FILE)?, &chart::context(values)?)?;
+        let rights = chart::rendered(TEMPLATE, values)?;
         let file = self.layout.text("rights.yaml");
         // A kubectl of 1.30 takes a file that begins with a brace for JSON.
         std::fs::write(&file, format!("---\n{namespace}\n---\n{rights}"))?;

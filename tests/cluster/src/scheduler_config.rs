@@ -1,13 +1,14 @@
-//! The configuration of kube-scheduler: the file that the product's chart installs, unchanged, and
-//! beside its profile the default one for other pods.
+//! The configuration of kube-scheduler: that of the product's chart, and beside its profile the
+//! default one for other pods.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use crate::chart;
 
-const FILE: &str = "files/kube-scheduler.yaml";
-/// Where the file has the extender.
+/// Has it in a ConfigMap.
+const TEMPLATE: &str = "templates/scheduler.yaml";
+/// Where it has the extender.
 const EXTENDER: &str = "http://127.0.0.1:9397";
 
 /// What a [`crate::Builder`] wants of kube-scheduler.
@@ -26,9 +27,8 @@ pub(crate) struct SchedulerOptions {
 /// `KubeSchedulerConfiguration`.
 pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
     let url = options.extender.as_deref().unwrap_or(EXTENDER);
-    let text = chart::read(FILE)?.replace(EXTENDER, url);
-    let text = chart::render(&text, &chart::context(&options.values)?)?;
-    let mut config: Value = serde_saphyr::from_str(&text).with_context(|| FILE.to_owned())?;
+    let text = chart_configuration(&options.values)?.replace(EXTENDER, url);
+    let mut config: Value = serde_saphyr::from_str(&text).context(TEMPLATE)?;
     // One kube-scheduler, here at once, unless a test asks for more.
     config["leaderElection"]["leaderElect"] = json!(false);
     config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
@@ -44,6 +44,18 @@ pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Res
         config["extenders"] = json!([]);
     }
     Ok(config)
+}
+
+/// The chart's, where some of its values are others.
+fn chart_configuration(values: &[(String, Value)]) -> Result<String> {
+    for object in chart::rendered(TEMPLATE, values)?.split("\n---\n") {
+        let object = object.trim_start_matches("---\n");
+        let object: Value = serde_saphyr::from_str(object).context(TEMPLATE)?;
+        if let Some(text) = object["data"]["kube-scheduler.yaml"].as_str() {
+            return Ok(text.to_owned());
+        }
+    }
+    bail!("{TEMPLATE} has no kube-scheduler.yaml")
 }
 
 #[cfg(test)]

@@ -44,12 +44,7 @@ pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache
     let mut pods = Vec::new();
     for node in 0..nodes {
         for gpu in 0..8 {
-            let here = match node % 5 {
-                _ if is_mig(node, gpu) => INSTANCES.len(),
-                4 => shares.div_ceil(3),
-                _ => shares,
-            };
-            for share in 0..here {
+            for share in 0..shares_on(node, gpu, shares) {
                 pods.push(pod(node, gpu, share)?);
             }
         }
@@ -117,6 +112,15 @@ fn is_mig(node: usize, gpu: usize) -> bool {
     (node, gpu) == (2, 0)
 }
 
+/// How many of `shares` a GPU has.
+fn shares_on(node: usize, gpu: usize, shares: usize) -> usize {
+    match node % 5 {
+        _ if is_mig(node, gpu) => INSTANCES.len(),
+        4 => shares.div_ceil(3),
+        _ => shares,
+    }
+}
+
 fn namespace(node: usize, gpu: usize, share: usize) -> &'static str {
     NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()]
 }
@@ -156,8 +160,8 @@ fn monitor(node: usize, is_history: bool) -> (u16, Value) {
     for index in 0..8 {
         let gpu = uuid(node, index);
         let (eighths, sm) = [(4, 10), (7, 9), (2, 3), (6, 10), (0, 0)][index % 5];
-        let mut used = 0;
-        for share in 0..5 {
+        let (here, mut used) = (shares_on(node, index, 5), 0);
+        for share in 0..here {
             let limit = memory(node, index, share);
             let borrows = (node, index, share) == (2, 3, 0);
             let memory = if borrows {
@@ -180,7 +184,7 @@ fn monitor(node: usize, is_history: bool) -> (u16, Value) {
             }
             shares.push(answer);
         }
-        gpus.push(json!({"gpu": gpu, "memory": used, "sm": 5 * sm, "temperature": 40 + index, "power": 71 + 4 * sm}));
+        gpus.push(json!({"gpu": gpu, "memory": used, "sm": here * sm, "temperature": 40 + index, "power": 71 + 4 * sm}));
     }
     (
         200,

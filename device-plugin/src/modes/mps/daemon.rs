@@ -21,8 +21,8 @@ const SERVERS: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// A daemon that ran for so long is restarted at once.
 const LASTED: Duration = Duration::from_mins(1);
-/// The number of consecutive missing answers, each of 5 s, after which a daemon hangs: it answers
-/// nothing while it starts a server.
+/// After this many consecutive missing answers, each of 5 s, a daemon counts as hung: while it
+/// starts a server, it answers nothing.
 const MAX_SILENT: u32 = 12;
 /// The command that stops a daemon; its servers get 2 seconds to exit.
 const QUIT: &str = "quit -t 2";
@@ -110,9 +110,9 @@ impl<'a> SupervisedDaemon<'a> {
         }
     }
 
-    /// Whether too many consecutive answers of a daemon without clients are missing, whom its end
-    /// would end; starts counting anew then. Which clients it had is known from its last answer: those
-    /// that have ended since are none.
+    /// Whether a daemon has missed too many consecutive answers and has no clients, which would end
+    /// with it; then the count starts anew. Its clients are those of its last answer that still
+    /// run.
     fn hangs(&mut self, error: &SupervisionError) -> bool {
         self.silent = match error {
             SupervisionError::Control(ControlError::Silent(_)) => self.silent.saturating_add(1),
