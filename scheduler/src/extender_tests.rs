@@ -94,32 +94,6 @@ fn demand(memory: u64) -> Demand {
     pod::demand(&pod("d", memory, None), &pod::Settings::default()).unwrap()
 }
 
-#[test]
-fn filter_names_the_same_capacity_for_one_pod_only() {
-    let cache = cache();
-    let names = json!(["a", "c"]);
-    let fitting = |name: &str| {
-        let body = call(&asks(name, 700), &names);
-        filter(&cache, &body, 64)["NodeNames"].clone()
-    };
-    assert_eq!(fitting("p"), json!(["a", "c"]));
-    assert_eq!(
-        fitting("p"),
-        json!(["a", "c"]),
-        "its own share does not count"
-    );
-    let of_p = ranks(&cache, &call(&asks("p", 700), &names));
-    assert_eq!(of_p, [("a".to_owned(), 10), ("c".to_owned(), 0)]);
-    assert_eq!(fitting("q"), json!(["c"]), "node a is assumed for p");
-    // p is bound elsewhere than filter proposed first, and q never.
-    let bound = cache.reserve(&"p".into(), &"d".into(), &"c".into(), &demand(700));
-    assert!(bound.is_ok());
-    assert_eq!(fitting("r"), json!(["a"]));
-    let later = Instant::now() + std::time::Duration::from_secs(5);
-    cache.lock().expire(later);
-    assert_eq!(fitting("s").as_array().map(Vec::len), Some(2));
-}
-
 /// kube-scheduler's watch is behind ours.
 #[test]
 fn deleted_pod_is_never_put_back() {

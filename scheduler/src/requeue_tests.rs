@@ -186,18 +186,6 @@ fn nominates_nothing_when_a_pod_has_ended() {
 }
 
 #[test]
-fn requeues_pods_when_kubelet_offers_replicas_again() {
-    let cache = cache();
-    Index::<Node>::apply(&cache, offering("n", 1000, 0));
-    assert!(!reserve(&cache, "w", 100));
-    refused(&cache, "w", 100, &["n"]);
-    assert!(requeued(&cache).is_empty());
-    Index::<Node>::apply(&cache, offering("n", 1000, 10));
-    assert_eq!(requeued(&cache), ["w"]);
-    assert!(reserve(&cache, "w", 100));
-}
-
-#[test]
 fn requeues_as_many_pods_as_free_kubelet_replicas() {
     let cache = cache();
     Index::<Node>::apply(&cache, offering("n", 1000, 0));

@@ -3,7 +3,7 @@
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
-use k8s_openapi::api::core::v1::{Node, ResourceQuota};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
@@ -58,41 +58,6 @@ fn names(answer: &Value) -> Vec<&str> {
         .iter()
         .filter_map(|one| one["node"].as_str())
         .collect()
-}
-
-#[test]
-fn page_state_has_shares_by_gpu_and_pending_pods() {
-    let state_json = Browser::default().first(&cache());
-    let names: Vec<&Value> = state_json["nodes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|n| &n["node"])
-        .collect();
-    assert_eq!(names, ["a", "b"]);
-    let gpu = &state_json["nodes"][0]["gpus"][0];
-    assert_eq!(
-        (&gpu["gpu"], &gpu["mode"]),
-        (&json!("GPU-a"), &json!("vgpu"))
-    );
-    let share = &gpu["shares"][0];
-    assert_eq!(
-        (&share["memory"], &share["confirmed"]),
-        (&json!(600), &json!(true))
-    );
-    assert_eq!(share["pod"], "holder");
-    assert_eq!(state_json["nodes"][1]["gpus"][0]["shares"], json!([]));
-    let waiting = state_json["rest"]["waiting"].as_array().unwrap();
-    assert_eq!(waiting.len(), 1);
-    assert_eq!(waiting[0]["pod"], "p");
-    assert_eq!(waiting[0]["requests"][0]["memory"], "500 MiB");
-    assert_eq!(
-        (
-            &state_json["rest"]["leads"],
-            &state_json["rest"]["more_waiting"]
-        ),
-        (&json!(true), &json!(0))
-    );
 }
 
 #[test]
@@ -165,18 +130,4 @@ fn makes_no_edition_within_two_seconds_of_the_last() {
         (&answer["edition"], names(&answer)),
         (&first, vec!["a", "b"])
     );
-}
-
-#[test]
-fn shows_what_each_quota_allows_and_what_is_used() {
-    let cache = cache();
-    let quota = json!({
-        "metadata": {"namespace": "d", "name": "team"},
-        "spec": {"hard": {"limits.nvidia.com/gpumem": "2000"}},
-    });
-    let quota: ResourceQuota = serde_json::from_value(quota).unwrap();
-    Index::<ResourceQuota>::reset(&cache, vec![quota]);
-    let state = Browser::default().first(&cache);
-    let expected = json!([{"namespace": "d", "quota": "team", "resource": "memory", "used": 600, "limit": 2000}]);
-    assert_eq!(state["rest"]["quotas"], expected);
 }
