@@ -324,13 +324,8 @@ async fn requeues_on_leading_for_capacity_freed_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requeues_again_after_failed_patch() {
-    check(Leader::always(), &[503, 200], async || {}).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn requeues_again_after_conflicting_patch() {
-    check(Leader::always(), &[409, 409, 200], async || {}).await;
+async fn requeues_again_after_failed_or_conflicting_patch() {
+    check(Leader::always(), &[503, 409, 409, 200], async || {}).await;
 }
 
 /// A refused pod fits from the start; the patches get these status codes after `first`.
