@@ -45,33 +45,6 @@ fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
 }
 
 #[test]
-fn returns_all_nodes_for_preferred_affinity_or_spread() {
-    let cache = cache();
-    let names = json!(["a", "b", "c"]);
-    let mut preferring = asks("p", 100);
-    let first = filter(&cache, &call(&preferring, &names), 1);
-    assert_eq!(first["NodeNames"], json!(["b"]));
-    let all = filter(&cache, &call(&preferring, &names), 0);
-    assert_eq!(all["NodeNames"], json!(["b", "a", "c"]));
-    for (field, preference) in [
-        (
-            "topologySpreadConstraints",
-            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]),
-        ),
-        (
-            "affinity",
-            json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 1, "preference": {}}]}}),
-        ),
-    ] {
-        preferring["spec"][field] = preference;
-        let answer = filter(&cache, &call(&preferring, &names), 1);
-        assert_eq!(answer["NodeNames"], json!(["b", "a", "c"]), "{field}");
-        preferring["spec"][field] = Value::Null;
-    }
-}
-
-#[test]
 fn refuses_in_one_entry_and_records_offered_nodes() {
     let cache = cache();
     let answer = filter(&cache, &call(&asks("p", 900), &json!(["b", "gone"])), 64);

@@ -99,7 +99,9 @@ fn answers_with_what_changed_since_the_browsers_edition() {
     Index::apply(&cache, pod("q", 100, Some("b")));
     let one = browser.ask(&cache);
     check(&one, &["b"], json!([]), false);
-    assert_eq!(one["nodes"][0]["gpus"][0]["shares"][0]["pod"], "q");
+    let share = &one["nodes"][0]["gpus"][0]["shares"][0];
+    let expected = (&json!("q"), &json!(true));
+    assert_eq!((&share["pod"], &share["confirmed"]), expected);
 
     Index::apply(&cache, pod("r", 100, None));
     check(&browser.ask(&cache), &[], json!([]), true);
