@@ -45,6 +45,15 @@ fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
 }
 
 #[test]
+fn returns_all_nodes_without_a_shortlist() {
+    let cache = cache();
+    let body = call(&asks("p", 100), &json!(["a", "b", "c"]));
+    let named = |shortlist| filter(&cache, &body, shortlist)["NodeNames"].clone();
+    assert_eq!(named(1), json!(["b"]));
+    assert_eq!(named(0), json!(["b", "a", "c"]));
+}
+
+#[test]
 fn refuses_in_one_entry_and_records_offered_nodes() {
     let cache = cache();
     let answer = filter(&cache, &call(&asks("p", 900), &json!(["b", "gone"])), 64);
