@@ -222,28 +222,6 @@ fn unreadable_allocation_exhausts_its_namespace_quota() {
     assert_eq!(reserve(&mut ledger, "team", "a", &app), "fits");
 }
 
-#[test]
-fn applies_quota_changes_from_then_on() {
-    let mut ledger = ledger(vec![quota("q", &[(LimitedResource::Memory, "1000")])]);
-    let app = demand(&[(Stage::App, Some(request(1, 600, 0)))]);
-    assert_eq!(reserve(&mut ledger, "team", "a", &app), "fits");
-    let set = |ledger: &mut Ledger, most: Option<&str>| {
-        let quota = most.map(|most| quota("q", &[(LimitedResource::Memory, most)]));
-        ledger.set_quota(&"team".into(), "q", quota)
-    };
-    assert!(set(&mut ledger, Some("500")));
-    assert!(!set(&mut ledger, Some("500")));
-    assert!(reserve(&mut ledger, "team", "b", &app).contains("used 600, asked 600, limit 500"));
-    assert!(set(&mut ledger, Some("1200")));
-    assert_eq!(reserve(&mut ledger, "team", "b", &app), "fits");
-    assert!(reserve(&mut ledger, "team", "c", &app).contains("used 1200"));
-    assert!(set(&mut ledger, None));
-    assert_eq!(reserve(&mut ledger, "team", "c", &app), "fits");
-    ledger.cancel(&"c".into());
-    assert!(set(&mut ledger, Some("1800")));
-    assert_eq!(reserve(&mut ledger, "team", "d", &app), "fits");
-}
-
 proptest! {
     #[test]
     fn allows_and_excess_agree_after_other_pods_take_some(

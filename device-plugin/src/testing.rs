@@ -1,5 +1,8 @@
 //! Values for tests: a pod, devices, grants, with defaults that a test overrides.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::{FixedInstance, Mig, MigPlacement};
 use aliquot_core::usage::Stage;
@@ -328,4 +331,29 @@ pub(crate) fn daemon_status(phase: DaemonPhase, spec: Option<DaemonSpec>) -> Dae
         shm: None,
         one_user: false,
     }
+}
+
+/// Set in a child that [`run_child`] runs.
+pub(crate) const CHILD: &str = "ALIQUOT_TEST_MAY_MOUNT";
+
+/// Makes the place a shared mount, as on a host with systemd.
+pub(crate) const SHARE: &str = r#"mount --bind "$1" "$1" && mount --make-shared "$1""#;
+
+/// Runs the test `child` of this program, with `value` in [`CHILD`], in a mount namespace of its own
+/// where a shell has done `first` with `place`. It prints CHILD at its end.
+pub(crate) fn run_child(child: &str, first: &str, place: &Path, value: &OsStr) {
+    let own = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg(format!("{first} && exec \"$2\" --exact \"$3\" --nocapture"))
+        .arg("sh")
+        .args([place, own.as_path(), Path::new(child)])
+        .env(CHILD, value)
+        .output()
+        .expect("unshare");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && text.contains("CHILD"),
+        "{output:?}"
+    );
 }

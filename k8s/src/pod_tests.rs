@@ -242,11 +242,6 @@ fn requests_follow_kube_scheduler_rule() {
     let (small, large) = (container("250m", "1Gi"), container("2", "64Mi"));
     check_host_resources(&json!({"containers": [{"name": "c"}]}), 0, 0);
     check_host_resources(&json!({"containers": [small, small]}), 500, 2048);
-    check_host_resources(
-        &json!({"initContainers": [large], "containers": [small]}),
-        2000,
-        1024,
-    );
     let mut sidecar = large.clone();
     sidecar["restartPolicy"] = json!("Always");
     check_host_resources(

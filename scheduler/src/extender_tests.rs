@@ -45,30 +45,12 @@ fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
 }
 
 #[test]
-fn returns_all_nodes_for_preferred_affinity_or_spread() {
+fn returns_all_nodes_without_a_shortlist() {
     let cache = cache();
-    let names = json!(["a", "b", "c"]);
-    let mut preferring = asks("p", 100);
-    let first = filter(&cache, &call(&preferring, &names), 1);
-    assert_eq!(first["NodeNames"], json!(["b"]));
-    let all = filter(&cache, &call(&preferring, &names), 0);
-    assert_eq!(all["NodeNames"], json!(["b", "a", "c"]));
-    for (field, preference) in [
-        (
-            "topologySpreadConstraints",
-            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]),
-        ),
-        (
-            "affinity",
-            json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 1, "preference": {}}]}}),
-        ),
-    ] {
-        preferring["spec"][field] = preference;
-        let answer = filter(&cache, &call(&preferring, &names), 1);
-        assert_eq!(answer["NodeNames"], json!(["b", "a", "c"]), "{field}");
-        preferring["spec"][field] = Value::Null;
-    }
+    let body = call(&asks("p", 100), &json!(["a", "b", "c"]));
+    let named = |shortlist| filter(&cache, &body, shortlist)["NodeNames"].clone();
+    assert_eq!(named(1), json!(["b"]));
+    assert_eq!(named(0), json!(["b", "a", "c"]));
 }
 
 #[test]
@@ -92,32 +74,6 @@ fn refuses_in_one_entry_and_records_offered_nodes() {
 
 fn demand(memory: u64) -> Demand {
     pod::demand(&pod("d", memory, None), &pod::Settings::default()).unwrap()
-}
-
-#[test]
-fn filter_names_the_same_capacity_for_one_pod_only() {
-    let cache = cache();
-    let names = json!(["a", "c"]);
-    let fitting = |name: &str| {
-        let body = call(&asks(name, 700), &names);
-        filter(&cache, &body, 64)["NodeNames"].clone()
-    };
-    assert_eq!(fitting("p"), json!(["a", "c"]));
-    assert_eq!(
-        fitting("p"),
-        json!(["a", "c"]),
-        "its own share does not count"
-    );
-    let of_p = ranks(&cache, &call(&asks("p", 700), &names));
-    assert_eq!(of_p, [("a".to_owned(), 10), ("c".to_owned(), 0)]);
-    assert_eq!(fitting("q"), json!(["c"]), "node a is assumed for p");
-    // p is bound elsewhere than filter proposed first, and q never.
-    let bound = cache.reserve(&"p".into(), &"d".into(), &"c".into(), &demand(700));
-    assert!(bound.is_ok());
-    assert_eq!(fitting("r"), json!(["a"]));
-    let later = Instant::now() + std::time::Duration::from_secs(5);
-    cache.lock().expire(later);
-    assert_eq!(fitting("s").as_array().map(Vec::len), Some(2));
 }
 
 /// kube-scheduler's watch is behind ours.

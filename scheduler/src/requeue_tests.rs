@@ -207,18 +207,6 @@ fn nominates_nothing_when_a_pod_has_ended() {
 }
 
 #[test]
-fn requeues_pods_when_kubelet_offers_replicas_again() {
-    let cache = cache();
-    Index::<Node>::apply(&cache, offering("n", 1000, 0));
-    assert!(!reserve(&cache, "w", 100));
-    refused(&cache, "w", 100, &["n"]);
-    assert!(requeued(&cache).is_empty());
-    Index::<Node>::apply(&cache, offering("n", 1000, 10));
-    assert_eq!(requeued(&cache), ["w"]);
-    assert!(reserve(&cache, "w", 100));
-}
-
-#[test]
 fn requeues_as_many_pods_as_free_kubelet_replicas() {
     let cache = cache();
     Index::<Node>::apply(&cache, offering("n", 1000, 0));
@@ -357,13 +345,8 @@ async fn requeues_on_leading_for_capacity_freed_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requeues_again_after_failed_patch() {
-    check(Leader::always(), &[503, 200], async || {}).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn requeues_again_after_conflicting_patch() {
-    check(Leader::always(), &[409, 409, 200], async || {}).await;
+async fn requeues_again_after_failed_or_conflicting_patch() {
+    check(Leader::always(), &[503, 409, 409, 200], async || {}).await;
 }
 
 /// A refused pod fits from the start; the patches get these status codes after `first`.

@@ -88,11 +88,6 @@ const WARNS: Grade = Grade::Warning;
 const UNMADE: Grade = Grade::NotChecked;
 
 #[test]
-fn reports_nothing_for_healthy_cluster() {
-    check(|_| (), &[]);
-}
-
-#[test]
 fn recommends_annotation_where_resources_cost_most() {
     let node = |version: &str, labels: Value| -> k8s_openapi::api::core::v1::Node {
         serde_json::from_value(json!({

@@ -215,12 +215,4 @@ mod tests {
              1 problem, 1 warning, 0 not checked, 0 ok\n",
         );
     }
-
-    #[test]
-    fn never_reports_unchecked_as_ok() {
-        let unmade = About::cluster().finding("a", Err("no way to it".to_owned()));
-        let report = Report::new(vec![unmade]);
-        assert_eq!(report.code(), 1);
-        assert!(report.table(true).contains("not checked"));
-    }
 }

@@ -58,11 +58,6 @@ fn agent() -> Pod {
 }
 
 #[test]
-fn reports_nothing_for_healthy_node() {
-    check(&known(node(|_| ()), vec![agent()]), &[]);
-}
-
-#[test]
 fn reports_memory_that_is_held_outside_every_share() {
     let mut held = inventory();
     held.unmanaged

@@ -119,21 +119,9 @@ fn predicts_refusals_with_their_messages() {
     let mut preference = share();
     preference["metadata"] = json!({"annotations": {"nvidia.com/numa-bind": "perhaps"}});
     check(preference, &[("refused", BAD)]);
-    for change in [
-        json!({"hostPID": true}),
-        json!({"nodeName": "n1"}),
-        json!({"volumes": [{"name": "v", "hostPath": {"path": "/var/run/cdi"}}]}),
-        json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
-    ] {
-        let mut pod = share();
-        let spec = pod["spec"].as_object_mut().unwrap();
-        spec.extend(change.as_object().unwrap().clone());
-        check(pod, &[("refused", BAD)]);
-    }
-    let mut raw = share();
-    raw["spec"]["containers"][0]["securityContext"] =
-        json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}});
-    check(raw, &[("refused", BAD)]);
+    let mut escapes = share();
+    escapes["spec"]["hostPID"] = json!(true);
+    check(escapes, &[("refused", BAD)]);
 }
 
 #[test]

@@ -79,11 +79,6 @@ fn check(change: impl FnOnce(&mut PreFacts), expected: &[(Grade, &str, &str)]) -
 }
 
 #[test]
-fn preflight_reports_nothing_for_cluster_that_is_ready() {
-    check(|_| (), &[]);
-}
-
-#[test]
 fn preflight_names_versions_outside_the_supported_ones() {
     let versions = [
         ("v1.29.9-eks-ce1d5eb", Some(Grade::Problem)),

@@ -4,7 +4,6 @@
 mod choice;
 mod codec;
 mod devices;
-mod pods;
 mod preferences;
 mod scores;
 

@@ -12,7 +12,7 @@ use crate::score::Policies;
 use crate::tests::{self, app, demand, gpu, request};
 use crate::units::{Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
-use crate::{Demand, PodUid, Replicas, Stage};
+use crate::{Demand, Replicas, Stage};
 
 mod replicas;
 
@@ -123,48 +123,6 @@ fn preempts_lowest_then_fewest_then_youngest() {
         &app(1, 700, 0),
         Ok(("n", &["large"])),
     );
-}
-
-#[test]
-fn preempts_no_more_pods_than_the_request_needs() {
-    let each: Vec<PodRow> = (0..20)
-        .map(|n| {
-            (
-                "x",
-                n,
-                0,
-                if n % 2 == 0 {
-                    &[(0, 100, 5)][..]
-                } else {
-                    &[(1, 100, 5)]
-                },
-            )
-        })
-        .collect();
-    let names: Vec<String> = (0..20)
-        .map(|n| format!("p{}", char::from(b'a' + n)))
-        .collect();
-    let occupants = each.iter().zip(&names).map(|(line, name)| Occupant {
-        uid: name.as_str().into(),
-        ..occupant(line)
-    });
-    let published = published(2);
-    let node = CandidateNode {
-        name: "n".into(),
-        published,
-        requested: Requests::default(),
-        occupants: occupants.collect(),
-    };
-    let demand = app(1, 600, 0);
-    let query = PreemptionQuery {
-        demand: &demand,
-        priority: 100,
-        policies: &Policies::default(),
-        budgets: &[],
-    };
-    let found = victims(&query, &node).unwrap();
-    let found: Vec<_> = found.iter().map(PodUid::as_str).collect();
-    assert_eq!(found, ["pa", "pc", "pe", "pg", "pi", "pk"]);
 }
 
 #[test]

@@ -46,27 +46,6 @@ fn answer(ledger: &Ledger, memo: &mut Memo) -> String {
 }
 
 #[test]
-fn refuses_node_whose_kubelet_offers_no_replicas() {
-    let mut ledger = Ledger::default();
-    let mut memo = Memo::default();
-    publish(&mut ledger, "n", Some(0));
-    let none = "GPU request does not fit the one node offered: \
-                1 NodeInsufficientReplicas (the kubelet offers 0 of nvidia.com/gpu)";
-    assert_eq!(answer(&ledger, &mut memo), none);
-    publish(&mut ledger, "n", Some(1));
-    assert_eq!(answer(&ledger, &mut memo), "n");
-    publish(&mut ledger, "n", None);
-    assert_eq!(answer(&ledger, &mut memo), "n");
-    // An inventory that is ahead of the kubelet, or behind it.
-    let other = NodePublication {
-        replicas: Some(Replicas::from_iter([("nvidia.com/gpu.shared".into(), 9)])),
-        ..ledger.published("n").unwrap().clone()
-    };
-    ledger.publish(&"n".into(), Some(other));
-    assert_eq!(answer(&ledger, &mut memo), none);
-}
-
-#[test]
 fn counts_replicas_of_pods_of_other_schedulers() {
     let mut ledger = Ledger::default();
     let mut memo = Memo::default();

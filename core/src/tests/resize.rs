@@ -48,10 +48,6 @@ fn names_field_value_and_form_of_invalid_resize() {
             "container \"c\", gpumem: \"6Gi\" has a binary suffix; expected: a whole number of MiB, 1 to 1048576 (write 6144, the unit is MiB)",
         ),
         (
-            "c:gpucores=101",
-            "container \"c\", gpucores: \"101\" is out of range; expected: a whole percentage of the GPU's compute, 0 to 100",
-        ),
-        (
             "c:gpumem=1,gpumem-percentage=2",
             "container \"c\", gpumem-percentage: memory is requested both in MiB and in percent",
         ),

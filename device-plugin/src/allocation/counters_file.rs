@@ -87,6 +87,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::testing::{CHILD, SHARE, run_child};
 
     #[test]
     fn creates_counters_file_once_for_every_user() {
@@ -128,25 +129,10 @@ mod tests {
     /// mounts are shared as on a host with systemd.
     #[test]
     fn full_counters_file_takes_no_space_from_others() {
-        let own = std::env::current_exe().expect("this program");
         let place = tempfile::tempdir().expect("tempdir");
-        let output = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c"])
-            .arg("mount --bind \"$2\" \"$2\" && mount --make-shared \"$2\" && exec \"$1\" --exact allocation::counters_file::tests::child_mounts_counters_in_own_namespace --nocapture")
-            .arg("sh")
-            .arg(own)
-            .arg(place.path())
-            .env(CHILD, "1")
-            .output()
-            .expect("unshare");
-        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success() && output_text.contains("CHILD"),
-            "{output:?}"
-        );
+        let child = "allocation::counters_file::tests::child_mounts_counters_in_own_namespace";
+        run_child(child, SHARE, place.path(), place.path().as_os_str());
     }
-
-    const CHILD: &str = "ALIQUOT_TEST_MAY_MOUNT";
 
     #[test]
     fn child_mounts_counters_in_own_namespace() {

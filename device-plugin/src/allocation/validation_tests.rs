@@ -2,11 +2,10 @@
 
 use aliquot_core::Grant;
 use aliquot_core::inventory::OrphanedShare;
-use aliquot_core::usage::{DeviceUse, Stage};
-use aliquot_node_state::limits::UtilizationPolicy;
+use aliquot_core::usage::DeviceUse;
 
 use super::*;
-use crate::testing::{RESOURCE, accepted, allocation, container, grant, inventory, layout_of, pod};
+use crate::testing::{RESOURCE, accepted, allocation, grant, inventory, layout_of, pod};
 
 const RULES: NodeRules = NodeRules::new(true);
 
@@ -83,19 +82,6 @@ fn accepted_under(case: &Case, rules: NodeRules) -> AcceptedAllocation {
         Decision::Accept(accepted) => *accepted,
         Decision::Refuse(refusal) => panic!("refused: {refusal}"),
     }
-}
-
-#[test]
-fn accepts_fitting_pod_with_its_environment() {
-    let mut case = case();
-    let policy = ("GPU_CORE_UTILIZATION_POLICY".to_owned(), "force".to_owned());
-    let pod = case.pod.as_mut().expect("there is one");
-    pod.containers[0].env = [policy].into();
-    let accepted = accepted_under(&case, RULES);
-    assert_eq!(accepted.pod_name, "u1");
-    let utilization = accepted.effective("main").map(|one| one.utilization);
-    assert_eq!(utilization, Some(UtilizationPolicy::Force));
-    assert_eq!(accepted.effective("other"), None);
 }
 
 #[test]
@@ -224,22 +210,6 @@ fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
             c.others = vec![accepted("u2", full)];
         },
         &["too little capacity", "create it again"],
-    );
-}
-
-#[test]
-fn init_containers_share_with_later_containers() {
-    check(
-        |c| {
-            let mut both = allocation(&[("main", &[grant("GPU-a", 9000, 30)])]);
-            let share = vec![grant("GPU-a", 9000, 30)];
-            both.init.insert("first".to_owned(), share);
-            let mut pod = pod("u1").with(&both);
-            pod.containers.insert(0, container("first", Stage::Init));
-            c.pod = Some(pod);
-            c.holders.push(entry("first", 1));
-        },
-        &[],
     );
 }
 

@@ -88,24 +88,6 @@ fn replica_health_follows_device_health() {
 }
 
 #[test]
-fn keeps_allocated_replica_healthy_on_failed_gpu() {
-    let facts = facts(&["GPU-a", "GPU-b"]);
-    let published = NodePublisher::new(facts.clone(), Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
-    let sick = [health("GPU-a", nvml::DriverHealth::Xid(79))];
-    let check = |allocated: &[&str], expected: &[&str]| {
-        let ids = allocated.iter().map(|&id| id.to_owned()).collect();
-        let allocated = [(RESOURCE.to_owned(), ids)].into();
-        published.set_readings(readings(&facts, &sick), allocated);
-        let all = shown(&published.get(), RESOURCE).into_iter();
-        let healthy: Vec<String> = all.filter(|id| !id.starts_with('!')).collect();
-        assert_eq!(healthy, expected);
-    };
-    check(&[], &["GPU-b::0", "GPU-b::1"]);
-    check(&["GPU-a::1"], &["GPU-a::1", "GPU-b::0", "GPU-b::1"]);
-    check(&["GPU-b::1"], &["GPU-b::0", "GPU-b::1"]);
-}
-
-#[test]
 fn hides_replicas_still_allocated_under_old_name() {
     let mut renamed = layout_of(&["GPU-a"]);
     let slices = Timeslice {

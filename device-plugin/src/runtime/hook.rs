@@ -37,8 +37,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    const CHILD: &str = "ALIQUOT_TEST_NOEXEC";
+    use crate::testing::{CHILD, run_child};
 
     fn put(folder: &Path, content: &str) -> std::path::PathBuf {
         let hook = folder.join("aliquot-hook");
@@ -70,22 +69,10 @@ mod tests {
     /// Runs [`child_runs_hook_on_noexec_mount`] in a mount namespace of its own.
     #[test]
     fn names_noexec_mount_under_the_hook() {
-        let own = std::env::current_exe().expect("this program");
         let folder = tempfile::tempdir().expect("tempdir");
-        let output = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c"])
-            .arg("mount -t tmpfs -o noexec none \"$2\" && exec \"$1\" --exact runtime::hook::tests::child_runs_hook_on_noexec_mount --nocapture")
-            .arg("sh")
-            .arg(own)
-            .arg(folder.path())
-            .env(CHILD, folder.path())
-            .output()
-            .expect("unshare");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && text.contains("CHILD"),
-            "{output:?}"
-        );
+        let mounts = r#"mount -t tmpfs -o noexec none "$1""#;
+        let child = "runtime::hook::tests::child_runs_hook_on_noexec_mount";
+        run_child(child, mounts, folder.path(), folder.path().as_os_str());
     }
 
     #[test]

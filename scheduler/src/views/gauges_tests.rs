@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::{Reason, Refusal};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
@@ -12,7 +11,7 @@ use serde_json::json;
 
 use super::*;
 use crate::leader::Leadership;
-use crate::ledger_cache::tests::{node, pod, pod_with};
+use crate::ledger_cache::tests::{node, pod};
 use crate::metrics::{ALL, reference};
 
 fn scrape(cache: &Arc<LedgerCache>) -> String {
@@ -73,29 +72,6 @@ fn exports_allocated_free_and_orphaned_of_gpu() {
     check("cores_orphaned_ratio", "0.1");
     check("replicas_allocated", "2");
     check("replicas_free", "8");
-}
-
-#[test]
-fn exports_what_a_plan_takes_from_its_victims_once() {
-    let cache = LedgerCache::default();
-    Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-    Index::apply(&cache, pod("victim", 1000, Some("n")));
-    let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
-        "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
-        "reserved": {"GPU-n": {"replicas": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
-    let plan = json!({"metadata": {"annotations": {PREEMPTION: plan.to_string()}}});
-    Index::apply(&cache, pod_with("waits", 1000, None, plan));
-    let check = |name: &str, value: &str| {
-        let text: String = gpu_metrics_text(cache.snapshot()).collect();
-        let line =
-            format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
-        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-    };
-    check("memory_allocated_bytes", "1048576000");
-    check("replicas_allocated", "1");
-    Index::delete(&cache, pod("victim", 1000, Some("n")));
-    check("memory_allocated_bytes", "1048576000");
-    check("memory_free_bytes", "0");
 }
 
 /// `UPDATE=1` rewrites it.

@@ -77,22 +77,6 @@ fn serving_certificate_expires_with_its_ca() {
 }
 
 #[test]
-fn secret_round_trips_cas() {
-    let (none, errors) = CaSet::read(&[].into());
-    assert!(none.is_empty() && errors.is_empty());
-    let first = none.renewed(at(0), &LIFETIMES).unwrap().unwrap();
-    let second = first
-        .renewed(at(300 * 86_400), &LIFETIMES)
-        .unwrap()
-        .unwrap();
-    let (read, errors) = CaSet::read(&second.write());
-    assert_eq!(read, second);
-    assert!(errors.is_empty(), "{errors:?}");
-    assert_eq!(read.write().len(), 4);
-    assert_eq!(read.renewed(at(300 * 86_400), &LIFETIMES).unwrap(), None);
-}
-
-#[test]
 fn reports_and_skips_broken_secret_entries() {
     let good = CaSet::default()
         .renewed(at(0), &LIFETIMES)

@@ -205,20 +205,6 @@ mod tests {
     use aliquot_profiles::mode::Mps;
 
     #[test]
-    fn reads_back_spec_and_reports_only_changes() {
-        let root = tempfile::tempdir().expect("a directory");
-        let directory = DaemonDirectory::new(root.path(), "GPU-a");
-        assert_eq!(directory.spec().expect("nothing"), None);
-        let spec = super::super::plan::daemon_spec("GPU-a", Mib(4000), &Mps::new(4), Some("GPU-a"));
-        assert!(directory.put_spec(&spec).expect("written"));
-        assert!(!directory.put_spec(&spec).expect("the same"));
-        assert_eq!(directory.spec().expect("read"), Some(spec));
-        directory.remove_spec().expect("gone");
-        directory.remove_spec().expect("still gone");
-        assert_eq!(directory.spec().expect("nothing"), None);
-    }
-
-    #[test]
     fn rejects_path_too_long_for_sockets() {
         let root = tempfile::tempdir().expect("a directory");
         let deep = root.path().join("x".repeat(100));

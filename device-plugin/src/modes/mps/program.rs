@@ -218,22 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn program_of_root_finds_its_server_and_libraries() {
-        let place = tempfile::tempdir().expect("tempdir");
-        let here = place.path().display();
-        let all = [
-            ("PATH", format!("/root/usr/bin:{here}/own/bin").into()),
-            ("LD_LIBRARY_PATH", format!("{here}/state/driver").into()),
-        ];
-        for (root, expected) in [(None, &all[..1]), (Some("/root".into()), &all[..])] {
-            let file = "/root/usr/bin/nvidia-cuda-mps-control".into();
-            let program = ControlProgram { file, root };
-            let found = search(place.path(), PROGRAM).environment(&program);
-            assert_eq!(found, expected);
-        }
-    }
-
-    #[test]
     fn links_only_driver_libraries_of_current_driver() {
         let place = tempfile::tempdir().expect("tempdir");
         let place = place.path();

@@ -100,6 +100,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::testing::{CHILD, SHARE, run_child};
 
     #[test]
     fn shared_memory_defaults_to_half_of_the_nodes() {
@@ -108,29 +109,15 @@ mod tests {
         assert_eq!(text(Some(Mib(512))), "mode=1777,size=512m");
     }
 
-    const CHILD: &str = "ALIQUOT_TEST_MAY_MOUNT";
-
     /// Runs [`child_mounts_shared_memory_in_own_namespace`] in a mount namespace of its own, where
     /// one directory is shared as on a host with systemd, and the other is not.
     #[test]
     fn tenants_fill_only_their_sized_shared_memory() {
-        let own = std::env::current_exe().expect("this program");
         let (shared, private) = (tempfile::tempdir(), tempfile::tempdir());
         let (shared, private) = (shared.expect("tempdir"), private.expect("tempdir"));
-        let output = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c"])
-            .arg("mount --bind \"$2\" \"$2\" && mount --make-shared \"$2\" && exec \"$1\" --exact modes::mps::shm::tests::child_mounts_shared_memory_in_own_namespace --nocapture")
-            .arg("sh")
-            .arg(own)
-            .arg(shared.path())
-            .env(CHILD, std::env::join_paths([shared.path(), private.path()]).expect("paths"))
-            .output()
-            .expect("unshare");
-        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success() && output_text.contains("CHILD"),
-            "{output:?}"
-        );
+        let both = std::env::join_paths([shared.path(), private.path()]).expect("paths");
+        let child = "modes::mps::shm::tests::child_mounts_shared_memory_in_own_namespace";
+        run_child(child, SHARE, shared.path(), &both);
     }
 
     #[test]

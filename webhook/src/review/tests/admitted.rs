@@ -7,7 +7,6 @@ use aliquot_core::{Mib, Percent};
 
 use super::*;
 
-const ONE_GPU: &str = "nvidia.com/gpu not set, defaulting to 1";
 const MEMORY: &str = "nvidia.com/gpumem not set, defaulting to 5000 MiB (set nvidia.com/gpumem-percentage: 100 for a whole GPU)";
 const WHOLE_MEMORY: &str = "nvidia.com/gpumem not set, defaulting to nvidia.com/gpumem-percentage: 100, the GPU's whole memory";
 const NO_CORES: &str =
@@ -27,23 +26,6 @@ fn check(settings: &Settings, limits: &str, filled: &str, texts: &[&str]) {
     let recorded: Option<Value> = recorded.map(|text| serde_json::from_str(text).unwrap());
     let expected = (!filled.is_empty()).then(|| json!({"main": amounts(filled)}));
     assert_eq!(recorded, expected, "{limits}");
-}
-
-#[test]
-fn fills_in_missing_values_and_warns() {
-    let check = |limits, filled, texts: &[&str]| check(&Settings::default(), limits, filled, texts);
-    let texts = [ONE_GPU, NO_CORES];
-    check("gpumem=3k", "gpu=1 gpucores=0 priority=1", &texts);
-    check(
-        "gpumem-percentage=50",
-        "gpu=1 gpucores=0 priority=1",
-        &texts,
-    );
-    let texts = [ONE_GPU, MEMORY];
-    check("gpucores=30", "gpu=1 gpumem=5000 priority=1", &texts);
-    let texts = [MEMORY, NO_CORES];
-    check("gpu=2", "gpumem=5000 gpucores=0 priority=1", &texts);
-    check("gpu=1 gpumem=3k gpucores=30 priority=0", "", &[]);
 }
 
 #[test]
