@@ -62,3 +62,32 @@ fn forked_child_has_no_driver_and_frees_nothing() {
         assert_eq!(machine.process_usage("0").unwrap().len(), 1);
     });
 }
+
+#[test]
+fn work_of_a_killed_process_runs_no_more() {
+    on_machine(TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_10"));
+            loop {
+                assert_eq!(cuda.launch(kernel, stream), OK);
+            }
+        }
+        let mut other = start("worker");
+        until("its queue is full", || {
+            let holders = machine.process_usage("0").unwrap();
+            let found = holders.iter().find(|one| one.pid == other.id());
+            found.is_some_and(|one| one.launches > 256)
+        });
+        other.kill();
+        // More than two seconds of work are left in its queue.
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_100"));
+        let [before, after] = [cuda.event(), cuda.event()];
+        assert_eq!(cuda.record(before, stream), OK);
+        assert_eq!(cuda.launch(kernel, stream), OK);
+        assert_eq!(cuda.record(after, stream), OK);
+        assert_eq!(cuda.synchronize(), OK);
+        let took = cuda.elapsed(before, after).unwrap();
+        assert!((100.0..125.0).contains(&took), "{took} ms");
+    });
+}
