@@ -157,7 +157,7 @@ fn create(context: &Out<Handle>, flags: u32, device: Device) -> Answer {
 }
 
 /// The context of a handle; 0 names the current one.
-fn named(context: Handle) -> Answer<ContextRef> {
+pub(super) fn named(context: Handle) -> Answer<ContextRef> {
     match context {
         0 => current(),
         handle => driver()?.contexts.find(handle),
