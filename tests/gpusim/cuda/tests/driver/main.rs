@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 mod capturing;
+#[allow(dead_code, reason = "other suites use the rest")]
 mod client;
 #[allow(dead_code, reason = "other suites use the rest")]
 mod common;
@@ -10,5 +11,4 @@ mod contexts;
 mod lookup;
 mod names;
 mod process_exit;
-mod suspension;
 mod timing;
