@@ -10,7 +10,7 @@ if ! command -v python3 >/dev/null || ! python3 -c 'import ensurepip, venv' 2>/d
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
         -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 python3 python3-venv >&2
 fi
-# A virtual environment's own Python would be one of its links.
+# The Python itself, also where `python3` is a virtual environment's.
 base=$(python3 -c 'import sys; print(sys.base_prefix)')/bin/python3
 cache=${ALIQUOT_CACHE:-$HOME/.cache/aliquot}
 hash=$({ "$base" --version; cat "$requirements"; } | sha256sum | cut -c1-16)

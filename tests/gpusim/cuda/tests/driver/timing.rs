@@ -1,5 +1,4 @@
-//! Time: kernels take what their names specify, events measure it to the half microsecond, and
-//! processes share a GPU in time slices.
+//! Time: kernels take what their names specify, and events measure it to the half microsecond.
 //!
 //! Facts of: CUDA Driver API, Stream Synchronization Behavior, Event Management and Execution
 //! Control.
