@@ -7,7 +7,7 @@ use aliquot_limiter_tests::scene::{container, machine, script};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
 use serde::Deserialize;
 
-#[path = "../clients/cudarc_client.rs"]
+#[path = "../../gpusim/clients/cudarc_client.rs"]
 mod cudarc_client;
 
 /// What a container may have, in MiB.

@@ -24,7 +24,7 @@ const PAIR: Shape = Shape {
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
 
-/// Two GPUs with four pods each, of which three must be evicted for `urgent`: it is killed after the
+/// Two GPUs with four pods each, of which three must be evicted for `urgent`: the kill is after the
 /// first.
 pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
