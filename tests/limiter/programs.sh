@@ -5,8 +5,13 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 requirements=$here/programs/requirements.txt
-# Of Debian's packages, clients.sh installs what a Python environment needs.
-base=$("$here/../gpusim/clients.sh" python | tail -n 1)/bin/python3
+if ! command -v python3 >/dev/null || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    apt-get update -qq -o Acquire::Retries=5 >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+        -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 python3 python3-venv >&2
+fi
+# The Python itself, also where `python3` is a virtual environment's.
+base=$(python3 -c 'import sys; print(sys.base_prefix)')/bin/python3
 cache=${ALIQUOT_CACHE:-$HOME/.cache/aliquot}
 hash=$({ "$base" --version; cat "$requirements"; } | sha256sum | cut -c1-16)
 venv=$cache/programs-$hash

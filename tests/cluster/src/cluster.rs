@@ -127,11 +127,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the API server (again), on the same port and the same etcd.
-    ///
-    /// # Errors
-    /// It runs already, or does not become ready.
-    pub async fn start_apiserver(&self) -> Result<()> {
+    async fn start_apiserver(&self) -> Result<()> {
         self.launch(Member::ApiServer)?;
         let client = self.admin()?;
         eventually(START, "kube-apiserver's /readyz", || async {
@@ -142,14 +138,6 @@ impl Cluster {
         })
         .await?;
         Ok(())
-    }
-
-    /// Kills the API server (-9); everything else runs on.
-    ///
-    /// # Errors
-    /// It was not running.
-    pub async fn stop_apiserver(&self) -> Result<()> {
-        self.daemons.kill(Daemon::ApiServer).await
     }
 
     /// Starts kube-scheduler (again), its queue and cache new.

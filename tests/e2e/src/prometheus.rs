@@ -20,38 +20,6 @@ use crate::stack::{Kind, PATIENCE, Stack};
 const PORT: u16 = 9;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Metrics of partitioned GPUs, of GPUs with MPS, and of nodes with profiles: a node without them has
-/// none.
-pub const OF_MODES: [&str; 10] = [
-    "aliquot_device_plugin_gpu_mig_fragmentation_ratio",
-    "aliquot_device_plugin_gpu_mig_free_run",
-    "aliquot_device_plugin_gpu_mig_free_slices",
-    "aliquot_device_plugin_mps_clients",
-    "aliquot_device_plugin_mps_daemon_restarts",
-    "aliquot_device_plugin_mps_daemon_up",
-    "aliquot_device_plugin_mps_used_bytes",
-    "aliquot_device_plugin_profile",
-    "aliquot_instance_memory_total_bytes",
-    "aliquot_instance_memory_used_bytes",
-];
-
-/// Metrics of a share that outlives its pod.
-pub const OF_ORPHANED: [&str; 2] = [
-    "aliquot_scheduler_gpu_cores_orphaned_ratio",
-    "aliquot_scheduler_gpu_memory_orphaned_bytes",
-];
-
-/// A metric of an installed chart: the scenario of its policies checks it.
-pub const OF_CHART: &str = "aliquot_scheduler_admission_policy_changed";
-
-/// The names of our metrics in an expression.
-pub fn names(expression: &str) -> Vec<String> {
-    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let words = expression.split(|c| !is_part(c));
-    let ours = words.filter(|word| word.starts_with("aliquot_"));
-    ours.map(str::to_owned).collect()
-}
-
 /// A running Prometheus.
 pub struct Prometheus {
     /// Its process; it ends with this value.
@@ -140,8 +108,8 @@ impl Prometheus {
         Ok(result.context("a result")?.len())
     }
 
-    /// The rules: name, health, last error and expression of each.
-    pub async fn rules(&self) -> Result<Vec<[String; 4]>> {
+    /// The rules: name, health and last error of each.
+    pub async fn rules(&self) -> Result<Vec<[String; 3]>> {
         let text = http::get(self.address, "/api/v1/rules").await?;
         let answer: Value = serde_json::from_str(&text)?;
         let groups = answer["data"]["groups"].as_array().context("groups")?;
@@ -149,7 +117,7 @@ impl Prometheus {
         let word = |rule: &Value, key: &str| rule[key].as_str().unwrap_or_default().to_owned();
         let rules = rules.flatten();
         Ok(rules
-            .map(|rule| ["name", "health", "lastError", "query"].map(|key| word(rule, key)))
+            .map(|rule| ["name", "health", "lastError"].map(|key| word(rule, key)))
             .collect())
     }
 

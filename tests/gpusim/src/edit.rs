@@ -148,7 +148,6 @@ fields! { gpu, value:
     };
     "fabric" "absent | notStarted | inProgress | completed | failed"
         => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?;
-    "memoryUsed" "MiB used by no listed process" => gpu.memory_used = mib(value)?;
     "mig" "on | off | absent" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?);
     "cutFaults" "how many creations of compute instances will fail"
         => gpu.creation_failures = word(value)?;

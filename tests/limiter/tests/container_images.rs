@@ -1,5 +1,5 @@
 //! What else a container image may bring: another libc, other allocators, sanitizers, libraries that
-//! wrap libc's functions, programs without a loader.
+//! wrap libc's functions.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -281,22 +281,6 @@ fn calls_no_library_before_first_driver_call() {
     each_method(SHARE, |container, method| {
         let found = run_in(container, &[&program], &[]);
         assert_eq!(found, ("none: -3".to_owned(), String::new()), "{method:?}");
-    });
-}
-
-#[test]
-fn leaves_static_programs_alone() {
-    let folder = unpack_packages("here", &["busybox-static"]);
-    let busybox = find(&folder.join("bin"), "busybox");
-    each_method(SHARE, |container, method| {
-        let words = [
-            busybox.as_str(),
-            "sh",
-            "-c",
-            "echo $((6 * 7)); busybox true",
-        ];
-        let found = run_in(container, &words, &[]);
-        assert_eq!(found, ("42".to_owned(), String::new()), "{method:?}");
     });
 }
 

@@ -27,24 +27,6 @@ fn charges_exported_memory_until_it_is_gone() {
 }
 
 #[test]
-fn frees_exported_and_closed_memory_with_last_handle() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            ("physical,1500", "0"),
-            ("export", "0"),
-            ("closed", "0"),
-            ("map", "0"),
-            ("unphysical", "0"),
-            ("info", "0 1020 3000"),
-            ("unmap", "0"),
-            ("info", "0 2520 3000"),
-        ],
-    );
-}
-
-#[test]
 fn releases_pool_memory_after_synchronize() {
     each_method(3000, |container, method| {
         let first = ["init", "ordered,1000", "unordered", "sync"];

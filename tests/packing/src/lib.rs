@@ -11,8 +11,6 @@ pub mod hami;
 pub mod pins;
 pub mod report;
 pub mod runs;
-#[cfg(test)]
-mod tests;
 pub mod trace;
 pub mod workload;
 

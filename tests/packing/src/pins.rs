@@ -197,25 +197,6 @@ mod tests {
     use super::*;
     use crate::figures;
 
-    #[test]
-    fn pins_the_percentage_of_pods_and_repeats_by_seed() {
-        let read = |name| crate::trace(name).expect("the files of openb");
-        let natural = read("gpuspec10");
-        for (base, pins) in [("default", Pins::Several), ("gpuspec10", Pins::Copies)] {
-            for percent in [0, 33] {
-                let base = read(base);
-                let made = pinned(&base, &natural, pins, percent, 7);
-                let gpu = made.pods.iter().filter(|pod| is_gpu(pod)).count();
-                let found = made.pods.iter().filter(|pod| is_pinned(pod)).count();
-                assert_eq!(
-                    (made.pods.len(), found),
-                    (base.pods.len(), gpu * percent / 100)
-                );
-                assert_eq!(made.pods, pinned(&base, &natural, pins, percent, 7).pods);
-            }
-        }
-    }
-
     /// With one node and one pod of ten a debug build takes seconds.
     #[test]
     fn strands_less_than_fgd_with_pinned_models_in_a_small_cluster() {

@@ -28,10 +28,6 @@ const SLEEPERS: &[(&str, &str)] = &[
         "until certificates have ended",
     ),
     (
-        "tests/e2e/tests/control_plane/rotation.rs",
-        "load for as long as the promise is for",
-    ),
-    (
         "webhook/src/reconciler.rs",
         "gathers changes that come together",
     ),

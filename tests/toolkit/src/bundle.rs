@@ -98,14 +98,9 @@ impl Bundle {
 
     /// Applies the device plugin's answer; the agent's CDI specs are in `specs`.
     pub fn apply(&self, answer: &api::ContainerAllocateResponse, specs: &Path) -> Result<()> {
-        let names = answer.cdi_devices.iter().map(|device| device.name.as_str());
-        self.inject(specs, &names.collect::<Vec<_>>())
-    }
-
-    /// Applies CDI devices of these specs.
-    pub fn inject(&self, specs: &Path, devices: &[&str]) -> Result<()> {
+        let names = answer.cdi_devices.iter().map(|device| &device.name);
         let mut command = Command::new(inject());
-        run(command.arg(&self.folder).arg(specs).args(devices)).map(drop)
+        run(command.arg(&self.folder).arg(specs).args(names)).map(drop)
     }
 
     /// Its configuration.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE};
+use aliquot_node_state::allocate_answer::NVIDIA_VISIBLE;
 use aliquot_toolkit::agent::Agent;
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES};
 use aliquot_toolkit::node::{FIRST, Installer, Node};
@@ -129,23 +129,6 @@ fn gives_mig_instance_created_in_other_mount_namespace() {
     assert_eq!(found, names.map(|name| format!("/dev/{name}")).collect());
 }
 
-/// The simulated driver goes by the nodes, so that a test sees what a container can open.
-#[test]
-fn container_without_device_nodes_sees_no_gpu() {
-    let node = Node::new(Release::Newest).expect("a node");
-    let path = client_path();
-    let command = ["timeout", "60", "python3", &path, "init"];
-    let container = Container {
-        command: &command,
-        variables: &[(VISIBLE, FIRST), ("LD_LIBRARY_PATH", FILES)],
-    };
-    let bundle = Bundle::create(&node, &container).expect("a bundle");
-    let library = bundle.files().join("libcuda.so.1");
-    fs::copy(node.cuda_library(), library).expect("copied");
-    let lines = lines(&OciRuntime::runc(), &bundle).expect("a client");
-    assert_eq!(lines, ["init: 100"]);
-}
-
 /// The command in a container that runs the client and ends in a minute.
 fn client(path: &str) -> Vec<&str> {
     let mut command = vec!["timeout", "60", "python3", "-c", CLIENT, path];
@@ -222,22 +205,6 @@ fn limits_client_in_each_mode_of_the_newest_toolkit() {
 #[test]
 fn limits_client_in_each_mode_of_the_oldest_toolkit() {
     check_live(Release::Oldest, &["auto", "cdi", "legacy"]);
-}
-
-#[test]
-fn without_our_edits_the_same_client_is_not_limited() {
-    let node = Node::new(Release::Newest).expect("a node");
-    let path = client_path();
-    let container = Container {
-        command: &client(&path),
-        ..Container::default()
-    };
-    let bundle = Bundle::create(&node, &container).expect("a bundle");
-    let device = format!("nvidia.com/gpu={FIRST}");
-    let specs = node.specs(Installer::Package);
-    bundle.inject(&specs, &[&device]).expect("applied");
-    let lines = lines(&OciRuntime::runc(), &bundle).expect("a client");
-    assert_eq!(lines[..3], ["init: 0", "alloc,2521: 0", "alloc,2520: 0"]);
 }
 
 /// How a program finds the image's own CUDA library.

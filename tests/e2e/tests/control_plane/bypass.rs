@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::{container, pod, simple};
-use aliquot_e2e::stack::{Kind, Stack};
+use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+
+use crate::harmless::reviews;
 
 const NAMESPACE: &str = "past";
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -85,11 +86,6 @@ fn made(case: &Case) -> Result<Value> {
     let spec = pod["spec"].as_object_mut().context("an object")?;
     spec.extend(case.spec.as_object().context("an object")?.clone());
     Ok(pod)
-}
-
-async fn reviews(stack: &Stack) -> Result<f64> {
-    let address = stack.address(Kind::Webhook);
-    metric(address, "aliquot_webhook_reviews_total", &[]).await
 }
 
 /// Which pods get no GPU, and which are not even reviewed.

@@ -21,7 +21,7 @@ const LIFE: Duration = Duration::from_secs(6);
 /// Longest wait for an unrelated pod: a call to a webhook that is down takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-async fn reviews(stack: &Stack) -> Result<f64> {
+pub(crate) async fn reviews(stack: &Stack) -> Result<f64> {
     let address = stack.address(Kind::Webhook);
     metric(address, "aliquot_webhook_reviews_total", &[]).await
 }

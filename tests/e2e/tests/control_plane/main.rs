@@ -18,7 +18,6 @@ mod ledger;
 mod preemption;
 mod preferences;
 mod proxied;
-mod request_form;
 mod waiting;
 
 fn main() -> ExitCode {
@@ -61,10 +60,6 @@ fn main() -> ExitCode {
         side_by_side(
             "hami_14_ranks_decide_unless_the_pod_states_a_preference",
             preferences::each_decides,
-        ),
-        side_by_side(
-            "both_forms_of_requests_count_side_by_side",
-            request_form::both,
         ),
         side_by_side(
             "api_server_accepts_manifests_of_integrations",

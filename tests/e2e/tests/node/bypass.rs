@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -16,62 +15,7 @@ use crate::running::{Running, main_status, wait_blocked};
 
 const LIMITS: [(&str, &str); 2] = [("gpu", "1"), ("gpumem", "1000")];
 
-/// Bindings by hand, without an allocation and with a forged one.
-pub(crate) async fn by_hand(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    stack.cluster.namespace("past").await?;
-    let running = Running::start(stack, "past", "running", 3000).await?;
-    bind(stack, "past", "bare", &json!({})).await?;
-    let why = "past/bare was bound to this node without an allocation";
-    wait_blocked(stack, "past", "bare", why).await?;
-    let fix = "delete the pod and create it again with `schedulerName: aliquot-scheduler`";
-    stack
-        .wait_event("past", "bare", &["Failed: ", why, fix])
-        .await?;
-
-    let gpu = running.share.gpu();
-    let forged = json!({
-        "v": 1, "node": NODE, "priority": 1, "init": {},
-        "containers": {"main": [
-            {"resource": "nvidia.com/gpu", "gpu": gpu, "memory": 80000, "cores": 0},
-        ]},
-    });
-    bind(
-        stack,
-        "past",
-        "forged",
-        &json!({ALLOCATION: forged.to_string()}),
-    )
-    .await?;
-    let why = format!("{gpu} has too little capacity left for this pod (CardInsufficientMemory)");
-    wait_blocked(stack, "past", "forged", &why).await?;
-    stack
-        .wait_event("past", "forged", &["Failed: ", &why, "3000 MiB"])
-        .await?;
-
-    evicting(stack).await?;
-    for (name, why) in [
-        ("bare", "without an allocation"),
-        ("forged", "too little capacity left"),
-    ] {
-        let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "past");
-        eventually(PATIENCE, &format!("{name} to be evicted"), || async {
-            Ok(pods.get_opt(name).await?.is_none().then_some(()))
-        })
-        .await?;
-        stack
-            .wait_event("past", name, &["EvictedRefused: ", why])
-            .await?;
-    }
-    not_evicting(stack).await?;
-
-    running.untouched(stack).await?;
-    let next = Running::start(stack, "past", "next", 80000 - 3000).await?;
-    next.delete(stack).await?;
-    running.delete(stack).await
-}
-
-/// A static pod with our resource.
+/// A static pod with our resource, and a pod that is bound by hand without an allocation.
 pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("static").await?;
@@ -96,12 +40,19 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
         .await?;
 
     // Refused later than the static pod, evicted: the static one's time has come.
-    bind(stack, "static", "later", &json!({})).await?;
-    wait_blocked(stack, "static", "later", "without an allocation").await?;
+    bind(stack, "static", "later").await?;
+    let why = "static/later was bound to this node without an allocation";
+    wait_blocked(stack, "static", "later", why).await?;
+    let fix = "delete the pod and create it again with `schedulerName: aliquot-scheduler`";
+    stack
+        .wait_event("static", "later", &["Failed: ", why, fix])
+        .await?;
     eventually(PATIENCE, "the later pod to be evicted", || async {
         Ok(pods.get_opt("later").await?.is_none().then_some(()))
     })
     .await?;
+    let evicted = ["EvictedRefused: ", "without an allocation"];
+    stack.wait_event("static", "later", &evicted).await?;
     let found = pods.get(&mirror).await?;
     let status = main_status(&found).context("main has a status")?;
     ensure!(
@@ -124,15 +75,15 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     running.delete(stack).await
 }
 
-/// Creates a pod that no scheduler takes, and binds it with these annotations.
-async fn bind(stack: &Stack, namespace: &str, name: &str, annotations: &Value) -> Result<()> {
+/// Creates a pod that no scheduler takes, and binds it.
+async fn bind(stack: &Stack, namespace: &str, name: &str) -> Result<()> {
     let mut pod = simple(namespace, name, &LIMITS);
     pod["spec"]["schedulerName"] = json!("nobody");
     stack.cluster.create_pod(pod).await?;
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, namespace);
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding",
-        "metadata": {"name": name, "annotations": annotations},
+        "metadata": {"name": name},
         "target": {"kind": "Node", "name": NODE},
     });
     let params = PostParams::default();

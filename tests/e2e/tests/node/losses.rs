@@ -1,5 +1,4 @@
-//! The kubelet's checkpoint lost, `deviceMemoryScaling` lowered, the
-//! API server away; each while pods run.
+//! The kubelet's checkpoint lost, `deviceMemoryScaling` lowered; each while pods run.
 
 use std::sync::Arc;
 
@@ -91,39 +90,6 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     pods.push(new);
     try_join_all(pods[1..].iter().map(|pod| pod.untouched(stack))).await?;
     try_join_all(pods.iter().map(|pod| pod.delete(stack))).await?;
-    Ok(())
-}
-
-/// Containers start again from the accepted allocations on disk, without the API server; also by a
-/// plugin that was started meanwhile.
-pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    stack.cluster.namespace("away").await?;
-    let first = Running::start(stack, "away", "first", 2000).await?;
-    let second = Running::start(stack, "away", "second", 3000).await?;
-    let bystander = Running::start(stack, "away", "bystander", 4000).await?;
-
-    stack.cluster.stop_apiserver().await?;
-    first.exit(stack).await?;
-    first.started_again(stack).await?;
-    stack.kill(Kind::DevicePlugin).await?;
-    stack
-        .start_device_plugin_unready(&NodeOptions::default())
-        .await?;
-    second.exit(stack).await?;
-    second.started_again(stack).await?;
-    stack.cluster.start_apiserver().await?;
-
-    stack.wait_ready(Kind::Scheduler).await?;
-    stack.wait_ready(Kind::DevicePlugin).await?;
-    stack.wait_capacity("20").await?;
-    first.back(stack).await?;
-    second.back(stack).await?;
-    bystander.untouched(stack).await?;
-    let new = Running::start(stack, "away", "new", 5000).await?;
-    for pod in [first, second, bystander, new] {
-        pod.delete(stack).await?;
-    }
     Ok(())
 }
 

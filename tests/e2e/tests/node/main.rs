@@ -20,10 +20,8 @@ mod shares;
 mod sick;
 
 fn main() -> ExitCode {
-    let mut containers = shares_and_gpus();
-    containers.extend(reports());
     let worlds = vec![
-        world(usual, containers),
+        world(usual, containers()),
         world(usual, monitor::scenarios()),
         world(with_monitor, rebooted::scenarios()),
     ];
@@ -47,7 +45,7 @@ async fn with_monitor(stack: Arc<Stack>) -> Result<()> {
     stack.start_monitor().await
 }
 
-fn shares_and_gpus() -> Vec<Scenario> {
+fn containers() -> Vec<Scenario> {
     vec![
         scenario("example_pod_gets_its_share", shares::example_pod),
         scenario("twelve_pods_at_once_are_not_mixed_up", shares::twelve_pods),
@@ -94,24 +92,11 @@ fn shares_and_gpus() -> Vec<Scenario> {
             losses::scaling,
         ),
         scenario(
-            "container_restarts_while_the_api_server_is_down",
-            losses::api_server,
-        ),
-        scenario(
             "dead_gpu_loses_its_pods_and_the_other_gpu_fills_up",
             sick::evicts,
         ),
-    ]
-}
-
-fn reports() -> Vec<Scenario> {
-    vec![
         scenario(
-            "pod_bound_by_hand_is_refused_with_a_reason_and_evicted",
-            bypass::by_hand,
-        ),
-        scenario(
-            "static_pod_is_refused_with_a_reason_and_left_in_place",
+            "pod_bound_by_hand_is_evicted_with_a_reason_and_a_static_pod_stays",
             bypass::static_pod,
         ),
     ]

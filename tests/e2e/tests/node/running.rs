@@ -1,7 +1,6 @@
 //! A running pod whose container has printed its share, and what became of it.
 //!
-//! What a container prints is read from the kubelet's log files: that works while the API server or
-//! the plugin is down.
+//! What a container prints is read from the kubelet's log files, whatever else is down.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -123,7 +122,7 @@ impl Running {
     }
 
     /// The container started once more and sees the same share. Needs the kubelet only.
-    pub(crate) async fn started_again(&self, stack: &Stack) -> Result<()> {
+    async fn started_again(&self, stack: &Stack) -> Result<()> {
         let (namespace, name) = (&self.namespace, &self.name);
         let again = printed(stack, namespace, name, &self.uid, 1).await?;
         ensure!(

@@ -73,53 +73,6 @@ fn switches_of_tenant_take_time_from_all_of_them() {
 }
 
 #[test]
-fn progress_is_the_same_in_one_step_and_in_many() {
-    let finishes = |step: u64| {
-        let (_folder, members) = processes(3);
-        for member in &members {
-            push(member, 7 * MS, All, (MS, COSTLY));
-            push(member, 3 * MS, All, (MS, COSTLY));
-        }
-        for now in (MS..40 * MS).step_by(usize::try_from(step).expect("a small step")) {
-            members[0].settle(GPU, (now, COSTLY));
-        }
-        let of = |member: &Member| [1, 2].map(|one| member.progress(GPU, one, (40 * MS, COSTLY)));
-        members.iter().map(of).collect::<Vec<_>>()
-    };
-    let at_once = finishes(39 * MS);
-    assert_eq!(finishes(77 * US), at_once);
-    assert!(
-        at_once
-            .iter()
-            .flatten()
-            .all(|progress| matches!(progress, Progress::Done(_)))
-    );
-}
-
-#[test]
-fn process_pays_a_switch_only_after_another_ran() {
-    let (_folder, members) = processes(2);
-    let run = |process: usize, now: u64| {
-        let member: &Member = &members[process];
-        let number = push(member, MS, All, (now, COSTLY));
-        match member.progress(GPU, number, (now + 50 * MS, COSTLY)) {
-            Progress::Done(when) => when - now,
-            running @ Progress::Running(_) => panic!("{running:?}"),
-        }
-    };
-    let took = [
-        run(0, 100 * MS),
-        run(0, 200 * MS),
-        run(1, 300 * MS),
-        run(1, 400 * MS),
-        run(0, 500 * MS),
-    ];
-    assert_eq!(took, [MS, MS, MS + 200 * US, MS, MS + 200 * US]);
-    let sum: u64 = members.iter().map(busy).sum();
-    assert_eq!(sum, 5 * MS, "a switch is nobody's busy time");
-}
-
-#[test]
 fn independent_work_of_one_process_overlaps() {
     let (_folder, members) = processes(1);
     let member = &members[0];

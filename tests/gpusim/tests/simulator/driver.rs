@@ -9,7 +9,7 @@ use aliquot_nvml::{
     UnfinishedRegistration,
 };
 
-use crate::common::{TWO_A100, on_machine, role, start};
+use crate::common::{TWO_A100, on_machine};
 
 const SOON: Duration = Duration::from_millis(20);
 const PATIENTLY: Duration = Duration::from_secs(20);
@@ -233,33 +233,6 @@ gpus:
         machine.set("0", &[("fabric", "inProgress")]).unwrap();
         machine.xid("0", 79).unwrap();
         check(DriverHealth::RecoveryRequested(2));
-    });
-}
-
-#[test]
-fn wakes_waiter_when_another_process_reports_an_xid() {
-    on_machine(TWO_A100, |machine| {
-        if role().is_some() {
-            return machine.xid("0", 79).unwrap();
-        }
-        let driver = open();
-        driver.wait_events(SOON).unwrap();
-        let mut reporter = start("reporter");
-        let began = Instant::now();
-        let events = driver.wait_events(PATIENTLY).unwrap();
-        assert!(
-            matches!(
-                &events[..],
-                [GpuEvent::Xid {
-                    code: 79,
-                    ignored: false,
-                    ..
-                }]
-            ),
-            "{events:?}"
-        );
-        assert!(began.elapsed() < PATIENTLY / 2);
-        reporter.finish();
     });
 }
 

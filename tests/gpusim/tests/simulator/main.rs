@@ -1,11 +1,10 @@
-//! The simulated driver from outside: by a client of another project, by the product's own
-//! driver library, and by many processes at once.
+//! The simulated driver from outside: by the product's own driver library, and by many processes at
+//! once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 #[path = "../../cuda/tests/driver/client.rs"]
 #[allow(dead_code, reason = "other suites use the rest")]
 mod client;
-mod clients;
 #[path = "../../cuda/tests/driver/common.rs"]
 #[allow(dead_code, reason = "other suites use the rest")]
 mod common;

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use aliquot_core::mig::table;
-use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::{SimulatedMachine, catalog};
-use aliquot_nvml::{Activation, Driver, DriverHealth, GpuEvent, MigError, Nvml};
+use aliquot_nvml::{Driver, DriverHealth, GpuEvent, MigError, Nvml};
 
 use crate::common::{name_of, run_test};
 use crate::driver::open;
@@ -106,33 +105,6 @@ fn failed_creation_reports_reason_and_leaves_nothing() {
         assert_eq!(there(driver), "4g.20gb@0");
         driver.create_instance("GPU-a", "3g.20gb", 4).unwrap();
         assert!(driver.mig_layout("GPU-b").is_err());
-    });
-}
-
-#[test]
-fn keeps_instances_that_are_in_use() {
-    check(A100, |machine, driver| {
-        let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
-        let mut process = compute_process(9, 10);
-        (process.gpu_instance, process.compute_instance) = (made.id, 0);
-        machine.add_process("0", process).unwrap();
-        let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
-        assert!(error.is_in_use(), "{error}");
-        let error = driver.set_mig("GPU-a", false).unwrap_err();
-        assert!(error.is_in_use(), "{error}");
-        assert_eq!(
-            driver.mig_layout("GPU-a").unwrap().instances,
-            std::slice::from_ref(&made)
-        );
-        machine.remove_process("0", 9).unwrap();
-        driver.destroy_instance("GPU-a", made.id).unwrap();
-        assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
-        assert_eq!(
-            driver.mig_layout("GPU-a").unwrap(),
-            aliquot_nvml::MigLayout::default()
-        );
-        machine.add_process("0", compute_process(9, 10)).unwrap();
-        assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
     });
 }
 

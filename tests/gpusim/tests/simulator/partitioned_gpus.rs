@@ -188,32 +188,6 @@ fn mig_17_creates_instances_on_demand_beside_others() {
     });
 }
 
-#[test]
-fn retries_creation_after_compute_instance_failure() {
-    check(ONE, |machine, state| {
-        let agent = Agent::start(state);
-        agent.enter(DYNAMIC);
-        machine.set("0", &[("cutFaults", "1")]).unwrap();
-        let ask = || {
-            agent.prepare(
-                &[grant("GPU-a", Some(("3g.20gb", 4)))],
-                inventory::Mode::Mig,
-                &[],
-            )
-        };
-        ask().unwrap_err();
-        assert!(
-            agent
-                .driver
-                .mig_layout("GPU-a")
-                .unwrap()
-                .instances
-                .is_empty()
-        );
-        assert_eq!(ask().unwrap(), agent.uuids("GPU-a"));
-    });
-}
-
 fn layout_of_both(second: &str) -> String {
     let first = "{select: {index: [0]}, mode: mig, layout: [{profile: 2g.10gb, count: 3}]}";
     format!("{{gpus: [{first}, {{select: {{index: [1]}}, {second}}}]}}")

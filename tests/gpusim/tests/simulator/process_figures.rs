@@ -1,5 +1,4 @@
-//! What the product's driver library reads of processes, on drivers that show less than others, or
-//! what is not so.
+//! What the product's driver library reads of processes, on drivers that show less than others.
 
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::{MIB, compute_process};
@@ -42,39 +41,6 @@ fn samples(driver: &Nvml, gpu: &str) -> Option<Vec<Sample>> {
 }
 
 #[test]
-fn process_bytes_lack_or_repeat_memory_by_setting() {
-    on_machine(TWO_A100, |machine| {
-        let process = Process {
-            managed: 300 * MIB,
-            imported: 50 * MIB,
-            ..compute_process(11, 1000)
-        };
-        machine.add_process("0", process).unwrap();
-        let (driver, gpus) = opened();
-        let check = |mib: Option<u64>| {
-            let found = driver.processes(&gpus[0]).unwrap();
-            let found: Vec<_> = found.iter().map(|one| one.bytes).collect();
-            assert_eq!(found, [mib.map(|mib| mib * MIB)]);
-        };
-        check(Some(1000));
-        for (field, mib) in [
-            ("bytesWithoutManaged", Some(700)),
-            ("importedTwice", Some(750)),
-            ("bytesNotAvailable", None),
-        ] {
-            switch(machine, field, "on");
-            check(mib);
-        }
-        let used = driver.memory(&gpus[0]).unwrap().used;
-        assert_eq!(used, 1000 * MIB, "the GPU's own figure is true");
-        for field in ["bytesWithoutManaged", "importedTwice", "bytesNotAvailable"] {
-            switch(machine, field, "off");
-        }
-        check(Some(1000));
-    });
-}
-
-#[test]
 fn processes_are_read_alike_on_drivers_with_longer_records() {
     on_machine(TWO_A100, |machine| {
         machine.unload().unwrap();
@@ -113,24 +79,5 @@ fn reads_process_utilization_by_either_call() {
         switch(machine, "processUtilisation", "ok");
         switch(machine, "mig", "on");
         assert_eq!(samples(&driver, &gpus[1]), None, "in MIG mode");
-    });
-}
-
-#[test]
-fn strange_samples_are_above_100_and_of_an_ended_process() {
-    on_machine(TWO_A100, |machine| {
-        add_busy(machine, &[(11, 42)]);
-        let (driver, gpus) = opened();
-        switch(machine, "strangeSamples", "on");
-        for supported in ["ok", "legacyNotSupported"] {
-            switch(machine, "processUtilisation", supported);
-            let found = samples(&driver, &gpus[0]).unwrap();
-            assert_eq!(found[..2], [(11, 42), (11, 135)]);
-            let (ended, percent) = found[2];
-            assert!(!std::path::Path::new(&format!("/proc/{ended}")).exists());
-            assert_eq!((found.len(), percent), (3, 60));
-        }
-        switch(machine, "strangeSamples", "off");
-        assert_eq!(samples(&driver, &gpus[0]), Some(vec![(11, 42)]));
     });
 }

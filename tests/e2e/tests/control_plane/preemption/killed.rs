@@ -24,10 +24,12 @@ const PAIR: Shape = Shape {
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
 
-/// Two GPUs with four pods each, of which three must be evicted for `urgent`.
-async fn check(stack: &Stack, name: &'static str, evictions: usize) -> Result<()> {
+/// Two GPUs with four pods each, of which three must be evicted for `urgent`: the kill is after the
+/// first.
+pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
     classes(stack).await?;
-    let pool = Pool::open(stack, name, &[(format!("{name}-1"), PAIR)]).await?;
+    let pool = Pool::open(stack, "between", &[("between-1".to_owned(), PAIR)]).await?;
     let mut all = Vec::new();
     for number in 0..8 {
         let name = format!("low-{number}");
@@ -40,18 +42,17 @@ async fn check(stack: &Stack, name: &'static str, evictions: usize) -> Result<()
         all.push(name);
     }
     with_proxy(stack, async |proxy| {
-        kill_after(stack, proxy, &pool, &all, evictions).await
+        kill_after_first(stack, proxy, &pool, &all).await
     })
     .await?;
     pool.close().await
 }
 
-async fn kill_after(
+async fn kill_after_first(
     stack: &Stack,
     proxy: &Proxy,
     pool: &Pool<'_>,
     all: &[String],
-    evictions: usize,
 ) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
     let plan = async || {
@@ -65,15 +66,13 @@ async fn kill_after(
     let mut trap = proxy.trap(Traffic::Eviction);
     let urgent = ranked(pool, "urgent", "urgent", 60_000, json!(null));
     stack.cluster.create_pod(urgent).await?;
-    for _ in 0..evictions {
-        trap.next().await?.forward().await?.pass()?;
-    }
+    trap.next().await?.forward().await?.pass()?;
     // The next eviction never gets through.
     let stopped = trap.next().await?;
     let planned = plan().await?;
     ensure!(planned.len() == VICTIMS, "{planned:?}");
     let gone = ended(stack, pool, all).await?;
-    ensure!(gone.len() == evictions, "{gone:?} of {planned:?}");
+    ensure!(gone.len() == 1, "{gone:?} of {planned:?}");
     drop(stopped);
     drop(trap);
     restart(stack, proxy).await?;
@@ -89,14 +88,4 @@ async fn kill_after(
     let gone: BTreeSet<_> = ended(stack, pool, all).await?.into_iter().collect();
     ensure!(gone == planned, "{gone:?}, planned {planned:?}");
     stack.ledger_agrees().await.map(drop)
-}
-
-/// After the first of three evictions.
-pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
-    check(&stack, "between", 1).await
-}
-
-/// After the plan was written, before the first eviction.
-pub(crate) async fn before_evictions(stack: Arc<Stack>) -> Result<()> {
-    check(&stack, "before", 0).await
 }

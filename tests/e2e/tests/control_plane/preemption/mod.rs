@@ -17,10 +17,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             "kill_between_two_evictions_chooses_no_second_victims",
             killed::between_evictions,
         ),
-        scenario(
-            "kill_before_the_first_eviction_keeps_the_recorded_plan",
-            killed::before_evictions,
-        ),
         side_by_side("only_kube_scheduler_preempts_for_cpu", beside::for_cpu),
     ]
 }

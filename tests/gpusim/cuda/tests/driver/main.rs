@@ -1,16 +1,14 @@
-//! The simulated CUDA driver from outside: by a client that opens it by path, by clients of other
-//! projects, and by many processes at once.
+//! The simulated CUDA driver from outside: by a client that opens it by path, and by many processes
+//! at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 mod capturing;
+#[allow(dead_code, reason = "other suites use the rest")]
 mod client;
-mod clients;
 #[allow(dead_code, reason = "other suites use the rest")]
 mod common;
 mod contexts;
 mod lookup;
 mod names;
 mod process_exit;
-mod suspension;
 mod timing;
-mod unkind_time;

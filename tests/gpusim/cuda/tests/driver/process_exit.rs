@@ -1,7 +1,7 @@
 //! Processes that share a GPU, and that are killed.
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, until};
+use crate::common::{TWO_A100, on_machine, role, start, until};
 
 #[test]
 fn never_overcommits_gpu_when_processes_are_killed() {
@@ -64,61 +64,30 @@ fn forked_child_has_no_driver_and_frees_nothing() {
 }
 
 #[test]
-fn group_peak_counts_process_after_first_thread_ended() {
-    // Its first thread is a zombie then, and the process must still not count as dead.
-    on_machine_with(TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
-        if role().is_some() {
-            // A test is not its process's first thread; it is that of a child.
-            // SAFETY: the child uses nothing of its parent's other threads.
-            if unsafe { libc::fork() } > 0 {
-                loop {
-                    std::thread::park();
-                }
-            }
-            // SAFETY: asks the kernel to end this process with its parent.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            Cuda::ready().alloc(2000 * MIB).unwrap();
-            std::thread::spawn(|| {
-                loop {
-                    std::thread::park();
-                }
-            });
-            // SAFETY: ends this thread, the first, and no other: it is a zombie from now on.
-            unsafe { libc::syscall(libc::SYS_exit, 0) };
-        }
-        let cuda = Cuda::ready();
-        let _child = start("holder");
-        until("its first thread ended", || {
-            let holders = machine.process_usage("0").unwrap();
-            let holder = holders.iter().find(|one| one.used / MIB == 2416);
-            holder.is_some_and(|one| {
-                let stat = std::fs::read_to_string(format!("/proc/{}/stat", one.pid));
-                stat.is_ok_and(|stat| stat.contains(") Z "))
-            })
-        });
-        cuda.alloc(1000 * MIB).unwrap();
-        let peak = machine.group_peak("0", "pod").unwrap() / MIB;
-        assert_eq!(peak, 416 + 2416 + 1000);
-    });
-}
-
-#[test]
-fn two_library_copies_appear_as_one_nvml_process() {
+fn work_of_a_killed_process_runs_no_more() {
     on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
-        let folder = tempfile::tempdir().unwrap();
-        let copy = folder.path().join("libcuda.so.580");
-        std::fs::copy(aliquot_gpusim::place::cuda_library_path().unwrap(), &copy).unwrap();
-        let other = Cuda::open_at(&copy);
-        ok!(other, cuInit(u32: 0));
-        ok!(other, cuCtxSetCurrent(u64: other.primary(0)));
-        let pointer = other.alloc(100 * MIB).unwrap();
-        assert_eq!(cuda.free(pointer), INVALID_VALUE);
-        let shown = machine.show().unwrap();
-        let processes = shown["gpus"][0]["processes"].as_array().unwrap();
-        assert_eq!(
-            (processes.len(), &processes[0]["memory"]),
-            (1, &serde_json::json!(932))
-        );
+        if role().is_some() {
+            let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_10"));
+            loop {
+                assert_eq!(cuda.launch(kernel, stream), OK);
+            }
+        }
+        let mut other = start("worker");
+        until("its queue is full", || {
+            let holders = machine.process_usage("0").unwrap();
+            let found = holders.iter().find(|one| one.pid == other.id());
+            found.is_some_and(|one| one.launches > 256)
+        });
+        other.kill();
+        // More than two seconds of work are left in its queue.
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_100"));
+        let [before, after] = [cuda.event(), cuda.event()];
+        assert_eq!(cuda.record(before, stream), OK);
+        assert_eq!(cuda.launch(kernel, stream), OK);
+        assert_eq!(cuda.record(after, stream), OK);
+        assert_eq!(cuda.synchronize(), OK);
+        let took = cuda.elapsed(before, after).unwrap();
+        assert!((100.0..125.0).contains(&took), "{took} ms");
     });
 }
