@@ -413,7 +413,8 @@ fn install(program: &Path, copy: &Path) -> Result<(), FileError> {
     }
     files::directory(copy.parent().unwrap_or_else(|| Path::new("/")), 0o755)?;
     let content = fs::read(program).map_err(failed("read", program))?;
-    files::replace(copy, &content)?;
+    // The runtime may run it at any moment.
+    files::replace_program(copy, &content)?;
     fs::set_permissions(copy, Permissions::from_mode(0o755)).map_err(failed("chmod", copy))
 }
 
