@@ -369,9 +369,9 @@ impl SpecGenerator {
         self.installed.join(GENERATOR)
     }
 
-    /// What `nvidia-ctk` writes, and for which inputs. Where one GPU does not answer it names none and
-    /// fails. Then a spec without names serves the others: the agent adds their device nodes. The next
-    /// update tries again.
+    /// What `nvidia-ctk` writes, and for which inputs. Where one GPU does not answer, it names none
+    /// and fails. Then a spec without names serves the others: the agent adds their device nodes.
+    /// The next update tries again.
     async fn output_with_names(
         &self,
         inputs: SpecInputs,
@@ -387,7 +387,8 @@ impl SpecGenerator {
         };
         match self.output(&unnamed).await {
             Ok(output) => {
-                tracing::warn!(error = %failed, "NVIDIA's CDI spec names no GPU; containers get no graphics devices");
+                let error = failed.to_string();
+                tracing::warn!(error, "NVIDIA's CDI spec names no GPU, as for graphics");
                 Ok((unnamed, output))
             }
             Err(_) => Err(failed),
