@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// The modes of files and of programs.
+const FILE: u32 = 0o644;
+const PROGRAM: u32 = 0o755;
+
 #[derive(Debug, Error)]
 pub enum FileError {
     #[error("cannot {step} {}: {source}", path.display())]
@@ -46,24 +50,29 @@ pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
 /// elsewhere) and does not end in `.json`. Unchanged content is not written.
 /// Returns whether it wrote.
 pub fn replace(path: &Path, content: &[u8]) -> Result<bool, FileError> {
-    written(path, content, true)
+    written(path, content, FILE, true)
+}
+
+/// The same for a program, which can be run as soon as it has its name.
+pub fn replace_program(path: &Path, content: &[u8]) -> Result<bool, FileError> {
+    written(path, content, PROGRAM, true)
 }
 
 /// The same without waiting for the disk: for files that are written again at the next start of
 /// their container. Readers see the old or the new content; after a power cut the file may be
 /// empty.
 pub fn put(path: &Path, content: &[u8]) -> Result<bool, FileError> {
-    written(path, content, false)
+    written(path, content, FILE, false)
 }
 
-fn written(path: &Path, content: &[u8], durable: bool) -> Result<bool, FileError> {
+fn written(path: &Path, content: &[u8], mode: u32, durable: bool) -> Result<bool, FileError> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(false);
     }
     let directory = path.parent().unwrap_or_else(|| Path::new("."));
     let temporary = path.with_extension("tmp");
     let mut file = File::create(&temporary).map_err(failed("create", &temporary))?;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
+    file.set_permissions(fs::Permissions::from_mode(mode))
         .map_err(failed("chmod", &temporary))?;
     let sync = |file: &File| if durable { file.sync_all() } else { Ok(()) };
     file.write_all(content)

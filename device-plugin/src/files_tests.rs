@@ -20,3 +20,14 @@ fn replaces_by_rename_and_leaves_no_temporary_file() {
     remove(&missing).expect("fine");
     assert_eq!(names(&missing).expect("fine"), Vec::<String>::new());
 }
+
+#[test]
+fn program_can_be_run_as_soon_as_it_has_its_name() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("program");
+    let mode = || fs::metadata(&path).expect("exists").mode() & 0o777;
+    replace_program(&path, b"1").expect("written");
+    assert_eq!(mode(), 0o755);
+    replace(&path, b"2").expect("written");
+    assert_eq!(mode(), 0o644);
+}

@@ -2,7 +2,7 @@
 //! directory: the accepted allocations and the container directories. Needs no API server. A file
 //! that cannot be read does not hide the others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -192,17 +192,8 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
     let Some(stored) = stored else {
         return Ok(Vec::new());
     };
-    // A container that was prepared again, as after a reboot, runs with its last directory.
-    let mut last = BTreeMap::new();
-    for one in &stored.names {
-        let directory = ContainerDirectory::new(folders.join(&one.name));
-        // Only the first device id of a container has a directory, until it is collected.
-        if directory.path().is_dir() {
-            last.insert(&one.container, (&one.name, directory));
-        }
-    }
     let mut containers = Vec::new();
-    for (container, (name, directory)) in last {
+    for (container, (name, directory)) in stored.running_directories(folders) {
         let effective = stored.effective(container);
         let grants = stored.allocation.grants(container);
         let (Some(effective), Some(grants)) = (effective, grants) else {
@@ -211,11 +202,11 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
         let devices: Vec<ContainerDevice> =
             grants.iter().map(|grant| device(grant, &stored)).collect();
         containers.push(ManagedContainer {
-            id: name.clone(),
+            id: name.to_owned(),
             pod: stored.pod.clone(),
             namespace: stored.namespace.clone(),
             pod_name: stored.pod_name.clone(),
-            name: container.clone(),
+            name: container.to_owned(),
             devices,
             priority: stored.allocation.priority,
             effective,

@@ -2,6 +2,7 @@
 //! each pod, and the monitor reads them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use aliquot_core::inventory::Mode;
@@ -10,6 +11,7 @@ use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::container_directory::ContainerDirectory;
 use crate::device_id::AnswerName;
 use crate::limits::EffectiveLimits;
 
@@ -107,11 +109,15 @@ impl AcceptedAllocation {
         }
     }
 
-    /// Each container with the last name under which files were written for it.
-    pub fn running_names(&self) -> BTreeMap<&str, &str> {
-        let names = self.names.iter();
-        names
-            .map(|one| (one.container.as_str(), one.name.as_str()))
+    /// Each container with the directory in `folder` in which it runs, and the name of that. One that
+    /// was prepared again, as after a reboot, runs in its last directory. Of the names that it got at
+    /// once, for several resources, only the first has a directory.
+    pub fn running_directories(&self, folder: &Path) -> BTreeMap<&str, (&str, ContainerDirectory)> {
+        let all = self.names.iter().map(|one| {
+            let directory = ContainerDirectory::new(folder.join(&one.name));
+            (one.container.as_str(), (one.name.as_str(), directory))
+        });
+        all.filter(|(_, (_, directory))| directory.path().is_dir())
             .collect()
     }
 
@@ -248,6 +254,26 @@ mod tests {
             anew.record_name(&AnswerName::parse(name).expect("a name"), container);
         }
         assert_eq!(anew, accepted);
+    }
+
+    /// The kubelet lists the names of several resources in any order.
+    #[test]
+    fn container_runs_in_its_last_directory_whichever_name_was_recorded_last() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let read = AcceptedAllocation::decode(GOLDEN.as_bytes());
+        let mut accepted = read.expect("readable").expect("not empty");
+        accepted.names.clear();
+        let mut check = |names: &[&str], directory: &str| {
+            for name in names {
+                accepted.record_name(&AnswerName::parse(name).expect("a name"), "main");
+            }
+            std::fs::create_dir(folder.path().join(directory)).expect("made");
+            let place = ContainerDirectory::new(folder.path().join(directory));
+            let expected = BTreeMap::from([("main", (directory, place))]);
+            assert_eq!(accepted.running_directories(folder.path()), expected);
+        };
+        check(&["a-first", "a-further"], "a-first");
+        check(&["b-further", "b-first"], "b-first");
     }
 
     #[test]

@@ -237,7 +237,8 @@ fn above(
     before: &AcceptedAllocation,
     after: &AcceptedAllocation,
 ) -> Option<String> {
-    for (container, name) in after.running_names() {
+    let directories = &starter.allocations.paths.container_directories;
+    for (container, (_, directory)) in after.running_directories(directories) {
         if after
             .effective(container)
             .is_none_or(|effective| effective.uncontrolled)
@@ -253,8 +254,6 @@ fn above(
         };
         let pairs = grants(before).into_iter().zip(grants(after)).enumerate();
         let smaller: Vec<_> = pairs.filter(|(_, (old, new))| new.1 < old.1).collect();
-        let directories = &starter.allocations.paths.container_directories;
-        let directory = ContainerDirectory::new(directories.join(name));
         // Without a limiter, nothing is refused and nothing is counted.
         if smaller.is_empty() || !directory.has_limiter() {
             continue;

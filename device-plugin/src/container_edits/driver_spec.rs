@@ -334,7 +334,7 @@ impl SpecGenerator {
         if is_usable && before == Some(&inputs) {
             return Ok(None);
         }
-        let output = self.output(&inputs).await?;
+        let (inputs, output) = self.output_with_names(inputs).await?;
         let checked = checked(&output, &self.host_root);
         checked.map_err(|source| GenerateError::Unusable {
             program: self.program(),
@@ -367,6 +367,32 @@ impl SpecGenerator {
 
     fn program(&self) -> PathBuf {
         self.installed.join(GENERATOR)
+    }
+
+    /// What `nvidia-ctk` writes, and for which inputs. Where one GPU does not answer, it names none
+    /// and fails. Then a spec without names serves the others: the agent adds their device nodes.
+    /// The next update tries again.
+    async fn output_with_names(
+        &self,
+        inputs: SpecInputs,
+    ) -> Result<(SpecInputs, Vec<u8>), GenerateError> {
+        let failed = match self.output(&inputs).await {
+            Ok(output) => return Ok((inputs, output)),
+            Err(error) if inputs.has_names => error,
+            Err(error) => return Err(error),
+        };
+        let unnamed = SpecInputs {
+            has_names: false,
+            ..inputs
+        };
+        match self.output(&unnamed).await {
+            Ok(output) => {
+                let error = failed.to_string();
+                tracing::warn!(error, "NVIDIA's CDI spec names no GPU, as for graphics");
+                Ok((unnamed, output))
+            }
+            Err(_) => Err(failed),
+        }
     }
 
     /// What `nvidia-ctk` writes to stdout.
@@ -413,7 +439,8 @@ fn install(program: &Path, copy: &Path) -> Result<(), FileError> {
     }
     files::directory(copy.parent().unwrap_or_else(|| Path::new("/")), 0o755)?;
     let content = fs::read(program).map_err(failed("read", program))?;
-    files::replace(copy, &content)?;
+    // The runtime may run it at any moment.
+    files::replace_program(copy, &content)?;
     fs::set_permissions(copy, Permissions::from_mode(0o755)).map_err(failed("chmod", copy))
 }
 

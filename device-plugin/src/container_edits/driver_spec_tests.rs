@@ -175,6 +175,34 @@ async fn generates_spec_again_when_its_inputs_change() {
     update(&facts, 5).await;
 }
 
+/// `nvidia-ctk` names no GPU then, and fails.
+#[tokio::test]
+async fn gpu_that_does_not_answer_takes_the_driver_from_no_container() {
+    let place = tempfile::tempdir().expect("tempdir");
+    let place = place.path();
+    let generator = Arc::new(generator(place));
+    let facts = facts(&[gpu("GPU-a", false, false)]);
+    let update = async |expected: usize| {
+        generator.update(&facts).await;
+        assert_eq!(generator.missing(), None);
+        let runs = fs::read_to_string(place.join("runs")).expect("written");
+        assert_eq!(runs.lines().count(), expected);
+    };
+    programs(place, "libcuda.so.580.82.07");
+    let program = place.join("image/nvidia-ctk");
+    let answered = fs::read_to_string(program).expect("written");
+    let shell = "#!/bin/sh\n";
+    let refuses = "case \"$*\" in *--mode=nvml*) exit 1;; esac\n";
+    let unanswered = answered.replacen(shell, &format!("{shell}{refuses}"), 1);
+    put(place, "image/nvidia-ctk", &unanswered);
+    update(1).await;
+    // Again, until the GPUs have their names.
+    update(2).await;
+    put(place, "image/nvidia-ctk", &answered);
+    update(3).await;
+    update(3).await;
+}
+
 #[tokio::test]
 async fn removes_stored_spec_when_generation_fails() {
     let place = tempfile::tempdir().expect("tempdir");

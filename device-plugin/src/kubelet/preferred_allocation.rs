@@ -3,6 +3,7 @@
 //! allocation decides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::repeat_n;
 use std::sync::Arc;
 
 use aliquot_core::{Allocation, GpuUuid, Grant};
@@ -14,7 +15,7 @@ use crate::pods::pod::{Phase, Pod};
 /// A granted device, and under dynamic MIG the start of the granted placement.
 pub type GrantedDevice = (GpuUuid, Option<u32>);
 
-/// The devices of the oldest container that was granted `count` of them and has no device ids yet;
+/// The devices of the oldest container that was granted `count` replicas and has no device ids yet;
 /// `pods` come oldest first. The kubelet admits pods in this order and a pod's containers in
 /// theirs, all before the first one runs.
 pub fn next_waiting_grant(
@@ -34,15 +35,27 @@ pub fn next_waiting_grant(
             let allocation = Allocation::decode(pod.allocation.as_deref()?).ok()?;
             pod.containers.iter().find_map(|container| {
                 let grants = allocation.grants(&container.name)?.iter();
-                let devices = grants.filter(|grant| grant.resource == resource);
-                let start = |grant: &Grant| grant.mig.as_ref().map(|one| one.start.into());
-                let devices: Vec<GrantedDevice> = devices
-                    .map(|grant| (grant.gpu.clone(), start(grant)))
-                    .collect();
+                let grants: Vec<&Grant> =
+                    grants.filter(|grant| grant.resource == resource).collect();
+                let each = grants.iter().copied().map(replicas);
+                let all = each.fold(0, usize::saturating_add);
                 let waits = !served.contains(&(pod.kubelet_uid.as_str(), &container.name));
-                (waits && devices.len() == count).then_some(devices)
+                (waits && all == count).then(|| granted_devices(&grants))
             })
         })
+}
+
+/// Each device as often as the share has replicas of it.
+fn granted_devices(grants: &[&Grant]) -> Vec<GrantedDevice> {
+    let each = grants.iter().flat_map(|grant| {
+        let start = grant.mig.as_ref().map(|one| u32::from(one.start));
+        repeat_n((grant.gpu.clone(), start), replicas(grant))
+    });
+    each.collect()
+}
+
+fn replicas(grant: &Grant) -> usize {
+    usize::try_from(grant.replicas).unwrap_or(usize::MAX)
 }
 
 /// `size` of the `available` ids: all of `must`, then one replica of each granted device, then
@@ -194,6 +207,17 @@ mod tests {
         let mut running = (*pods[1]).clone();
         running.phase = Phase::Running;
         assert_eq!(devices(&[Arc::new(running)], &[], 1), [""; 0]);
+    }
+
+    #[test]
+    fn prefers_one_device_for_several_replicas_of_it() {
+        let mut same = grant("a", 2, 2);
+        same.replicas = 2;
+        let two = [grant("b", 1, 1), grant("c", 1, 1)];
+        let pods = [waiting("u1", &[same]), waiting("u2", &two)];
+        assert_eq!(devices(&pods, &[], 2), ["a", "a"]);
+        assert_eq!(devices(&pods, &[served("u1", "main")], 2), ["b", "c"]);
+        assert_eq!(devices(&pods, &[], 1), [""; 0]);
     }
 
     #[test]

@@ -173,7 +173,10 @@ fn names(root: &OwnedFd, folder: &Path) -> Result<Vec<OsString>, HookError> {
 fn open_present(root: &OwnedFd, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HookError> {
     match open_in(root, path, flags) {
         Ok(opened) => Ok(Some(opened)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(None),
+        // No file can have a path that is too long, as one in a variable of the image may be.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::ACCESS) => {
+            Ok(None)
+        }
         Err(error) => Err(unreadable(path)(error)),
     }
 }

@@ -141,7 +141,10 @@ fn mounts_shim_over_each_compat_library_of_the_image() {
     ] {
         bundle.link(&format!("rootfs/usr/local/{link}"), target);
     }
-    bundle.environment("LD_LIBRARY_PATH=/nowhere:/empty;/opt/named");
+    let too_long = "x".repeat(300);
+    bundle.environment(&format!(
+        "LD_LIBRARY_PATH=/nowhere:/{too_long}:/empty;/opt/named"
+    ));
     let include = b"include /etc/ld.so.conf.d/*.conf\n";
     bundle.write("rootfs/etc/ld.so.conf", include);
     let folder = b"# CUDA\n/opt/configured\n";
