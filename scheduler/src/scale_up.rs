@@ -314,8 +314,19 @@ impl ScaleUp {
             let present = present.get(&key).copied().unwrap_or_default();
             for pod in pods.into_iter().take(lasting).skip(present) {
                 let pod: Pod = serde_json::from_value(pod).map_err(kube::Error::SerdeError)?;
-                let call = timeout(DEADLINE, api.create(&params, &pod));
-                created.extend(call.await??.metadata.name);
+                let made = match timeout(DEADLINE, api.create(&params, &pod)).await? {
+                    Ok(made) => made,
+                    // It has constraints of others' pods; those of other keys may be accepted.
+                    Err(kube::Error::Api(status))
+                        if matches!(status.code, 400 | 403 | 413 | 422) =>
+                    {
+                        let why = &status.message;
+                        tracing::warn!(%why, "a placeholder is refused, so no GPU is added for its pods");
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                created.extend(made.metadata.name);
             }
         }
         if !created.is_empty() {
