@@ -124,7 +124,8 @@ pub(super) fn reserve(
             name,
         });
     }
-    let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
+    let now = u64::try_from(now).unwrap_or(0);
+    let until = now.saturating_add(time_limit(grace));
     let planned = PodEntry::planned(
         plan.node.clone(),
         waiting.pod.namespace.as_str().into(),
