@@ -570,8 +570,8 @@ impl Ledger {
         }
     }
 
-    /// The node's state in the cluster. None for a node that does not exist, unless a pod has a share
-    /// there: the cluster never forgets a name, and a pod may name any node.
+    /// The node's state in the cluster. None for a node that does not exist, unless a pod has a
+    /// share there: the cluster never forgets a name, and a pod may name any node.
     fn shown_state(&self, node: &NodeEntry) -> Option<NodeState> {
         let mut pods = node.pods.iter().filter_map(|pod| self.pod_entries.get(pod));
         let is_shown = node.published.is_some() || pods.any(PodEntry::uses_devices);

@@ -343,8 +343,8 @@ impl Resizer {
         }
     }
 
-    /// Whether the pod has these annotations once the `last` PATCH of them is over. This replica may
-    /// lead again, so what was reserved is released only then.
+    /// Whether the pod has these annotations once the `last` PATCH of them is over. This replica
+    /// may lead again, so what was reserved is released only then.
     async fn was_written(
         &self,
         pod: &PodRef,
