@@ -560,16 +560,22 @@ impl Ledger {
         let Some(entry) = self.entries.get(name) else {
             return;
         };
+        let state = self.shown_state(entry);
         if entry.published.is_none() && entry.pods.is_empty() {
             self.entries.remove(name);
-            self.cluster.put(name, None);
-            return;
         }
-        let state = self.state(entry, None, None);
-        let old = self.cluster.node(name.as_str());
-        if old.is_none_or(|old| **old != state) {
-            self.cluster.put(name, Some(state));
+        let old = self.cluster.node(name.as_str()).map(|old| &**old);
+        if old != state.as_ref() {
+            self.cluster.put(name, state);
         }
+    }
+
+    /// The node's state in the cluster. None for a node that does not exist, unless a pod has a
+    /// share there: the cluster never forgets a name, and a pod may name any node.
+    fn shown_state(&self, node: &NodeEntry) -> Option<NodeState> {
+        let mut pods = node.pods.iter().filter_map(|pod| self.pod_entries.get(pod));
+        let is_shown = node.published.is_some() || pods.any(PodEntry::uses_devices);
+        is_shown.then(|| self.state(node, None, None))
     }
 
     /// The node's state from its publication and its pods except `except`. Nothing of it is
@@ -639,9 +645,10 @@ impl Resizing {
 #[cfg(test)]
 mod tests {
     use super::Ledger;
-    use crate::Mib;
-    use crate::tests::{gpu, ledger, uses};
-    use crate::units::HostResources;
+    use crate::tests::{gpu, ledger, published, uses};
+    use crate::units::{HostResources, MilliCpu};
+    use crate::usage::AllocatedUse;
+    use crate::{Mib, NodeName, PodUid};
 
     #[test]
     fn updates_a_node_once_for_changes_made_together() {
@@ -657,6 +664,33 @@ mod tests {
         assert_eq!(ledger.cluster().version(0), before + 1);
         let node = ledger.cluster().at(0).unwrap();
         assert_eq!(node.devices[0].allocated.used.memory, Mib(600));
+        assert!(ledger == ledger.recompute());
+    }
+
+    #[test]
+    fn nodes_that_only_pods_name_are_forgotten_with_these() {
+        let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
+        let host = HostResources {
+            cpu: MilliCpu(500),
+            ..HostResources::default()
+        };
+        let bind = |ledger: &mut Ledger, pod: &PodUid, node: &NodeName| {
+            let nothing = AllocatedUse::nothing();
+            ledger.confirm(pod, &"team".into(), node, nothing, host);
+        };
+        for number in 0..9 {
+            let pod = PodUid::from(format!("p{number}"));
+            bind(&mut ledger, &pod, &format!("made-up-{number}").into());
+            assert!(ledger.is_current(&ledger.node_names()));
+            ledger.release(&pod);
+        }
+        assert_eq!(ledger.cluster().slots(), 1);
+        assert_eq!(ledger.node_names(), [NodeName::from("n")]);
+        // A node may be shown after its pods.
+        bind(&mut ledger, &"a".into(), &"late".into());
+        ledger.publish(&"late".into(), Some(published(vec![])));
+        let late = ledger.cluster().node("late").unwrap();
+        assert_eq!(late.host.requested, host);
         assert!(ledger == ledger.recompute());
     }
 

@@ -66,9 +66,8 @@ pub struct UnschedulablePod<'a> {
     pub group: usize,
     /// The nodes of its last filter call; `None` if kube-scheduler ruled out every node by itself.
     pub offered: Option<&'a NodeSet>,
-    /// The number of slots when it was first seen as unschedulable. Nodes in later slots joined
-    /// since then.
-    pub known: usize,
+    /// The nodes that joined, or returned, since it was first seen as unschedulable.
+    pub joined: &'a NodeSet,
 }
 
 impl UnschedulablePod<'_> {
@@ -76,7 +75,7 @@ impl UnschedulablePod<'_> {
     fn is_offered(&self, slot: usize) -> bool {
         match self.offered {
             Some(offered) => offered.contains(slot),
-            None => self.known <= slot,
+            None => self.joined.contains(slot),
         }
     }
 }
@@ -210,7 +209,7 @@ impl<'a> Packing<'a> {
                 self.changed.insert(slot, state);
                 return true;
             }
-            is_helpless |= pod.known <= slot;
+            is_helpless |= pod.joined.contains(slot);
             at += 1;
         }
         is_helpless

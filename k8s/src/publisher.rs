@@ -26,6 +26,8 @@ use crate::event::EventNote;
 
 /// An event's note may have 1024 bytes (events.k8s.io/v1).
 const MAX_NOTE: usize = 1024;
+/// An event's name may have 253 bytes, as many as its pod's.
+const MAX_NAME: usize = 253;
 /// Events written at a time.
 const WRITERS: u64 = 4;
 /// Events that may wait for one writer.
@@ -140,7 +142,7 @@ impl Writer {
                 return answer;
             }
         }
-        let name = format!("{}.{:x}", note.pod.name, Timestamp::now().as_nanosecond());
+        let name = event_name(&note.pod.name);
         let event = new_event(self.controller, &note, &name);
         events.create(&PostParams::default(), &event).await?;
         let published = Published {
@@ -156,6 +158,13 @@ impl Writer {
 
 fn time() -> MicroTime {
     MicroTime(Timestamp::now())
+}
+
+/// A name of its own for an event, with the pod's name or its beginning.
+fn event_name(pod: &str) -> String {
+    let end = format!(".{:x}", Timestamp::now().as_nanosecond());
+    let start = pod.get(..MAX_NAME - end.len()).unwrap_or(pod);
+    format!("{}{end}", start.trim_end_matches(['-', '.']))
 }
 
 fn new_event(controller: &str, note: &EventNote, name: &str) -> Event {

@@ -97,3 +97,16 @@ fn truncates_long_note_at_a_character_boundary() {
         long.len()
     );
 }
+
+#[test]
+fn name_of_an_event_is_valid_for_the_longest_name_of_a_pod() {
+    let at_end = format!("{}-b", "a".repeat(251));
+    let inside = format!("{}{}", "a".repeat(230), "-.".repeat(9));
+    for pod in ["p", at_end.as_str(), inside.as_str()] {
+        let name = event_name(pod);
+        assert!(name.len() <= MAX_NAME, "{name}");
+        let (start, end) = name.rsplit_once('.').unwrap();
+        assert!(pod.starts_with(start) && !end.is_empty(), "{name}");
+        assert!(start.ends_with(char::is_alphanumeric), "{name}");
+    }
+}

@@ -135,8 +135,7 @@ impl PodClient {
         match self.get(pod).await {
             Ok(None) => WriteOutcome::NotWritten("the pod is gone".to_owned()),
             Ok(Some(found)) => {
-                let has = |(key, text): (&&str, &String)| found.annotation(key) == Some(text);
-                if annotations.iter().all(has) {
+                if has(&found, annotations) {
                     WriteOutcome::Written
                 } else if found.resource_version() == Some(version) {
                     WriteOutcome::Unknown(why)
@@ -146,6 +145,16 @@ impl PodClient {
             }
             Err(error) => WriteOutcome::Unknown(error.to_string()),
         }
+    }
+
+    /// Whether the pod is there and has these annotations.
+    pub async fn has_annotations(
+        &self,
+        pod: &PodRef,
+        annotations: &BTreeMap<&str, String>,
+    ) -> Result<bool, CallError> {
+        let found = self.get(pod).await?;
+        Ok(found.is_some_and(|found| has(&found, annotations)))
     }
 
     /// Nominates a node for a pending pod and withdraws the nomination at once
@@ -199,6 +208,11 @@ impl PodClient {
             Err(elapsed) => EvictionOutcome::Failed(elapsed.to_string()),
         }
     }
+}
+
+fn has(pod: &PodView, annotations: &BTreeMap<&str, String>) -> bool {
+    let mut all = annotations.iter();
+    all.all(|(key, text)| pod.annotation(key) == Some(text.as_str()))
 }
 
 #[cfg(test)]

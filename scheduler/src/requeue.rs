@@ -12,7 +12,7 @@
 //! for it and the nomination withdrawn, which kube-scheduler treats as such a pod's end.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ use crate::pod_client::{CallError, PodClient};
 pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/requeue";
 /// Pause before pods whose requeueing failed are checked again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The same for one whose patch the API server rejects, as for the size of the pod's annotations:
+/// meanwhile others get what was free for it.
+const REJECTED: Duration = Duration::from_mins(1);
 
 pub async fn run(
     cache: Arc<LedgerCache>,
@@ -46,16 +49,25 @@ pub async fn run(
     metrics: Metrics,
     stop: CancellationToken,
 ) {
+    let mut rejected: VecDeque<(Instant, PodUid)> = VecDeque::new();
     loop {
+        let next = rejected.front().map(|(due, _)| *due);
         tokio::select! {
             () = stop.cancelled() => return,
             () = cache.capacity_changed() => {}
+            () = until(next) => {}
         }
         // Only the leader requeues. Until then the events are kept: a new leader's list is in the
         // ledger before it leads.
         tokio::select! {
             () = stop.cancelled() => return,
             () = leader.until_leading() => {}
+        }
+        let now = Instant::now();
+        while rejected.front().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, uid)) = rejected.pop_front()
+        {
+            requeue_failed(&cache, &uid);
         }
         let mut failed = Vec::new();
         let requeueable = take_requeueable(&cache);
@@ -85,6 +97,13 @@ pub async fn run(
                 Err(CallError::Failed(kube::Error::Api(status))) if status.code == 404 => {
                     cache.lock().remove_pending(&uid);
                 }
+                Err(CallError::Failed(kube::Error::Api(status)))
+                    if matches!(status.code, 400 | 403 | 413 | 422) =>
+                {
+                    let why = &status.message;
+                    tracing::warn!(pod = pod.name, namespace = pod.namespace, %why, "may not requeue the pod, which fits now");
+                    rejected.push_back((Instant::now() + REJECTED, uid));
+                }
                 // Also a conflict: of several writers, or because another pod has its name (uid
                 // precondition). The watch will show which.
                 Err(error) => {
@@ -103,6 +122,14 @@ pub async fn run(
         for uid in &failed {
             requeue_failed(&cache, uid);
         }
+    }
+}
+
+/// Returns at this time; never without one.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

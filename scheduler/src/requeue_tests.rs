@@ -349,6 +349,29 @@ async fn requeues_again_after_failed_or_conflicting_patch() {
     check(Leader::always(), &[503, 409, 409, 200], async || {}).await;
 }
 
+/// Its owner can make a pod that takes no further annotation; it came first, again and again.
+#[tokio::test(start_paused = true)]
+async fn pod_that_cannot_be_patched_blocks_no_other() {
+    let (client, mut calls) = api_server();
+    let cache = Arc::new(cache());
+    Index::reset(&*cache, vec![pod("a", 600, None), pod("b", 600, None)]);
+    let metrics = Metrics::new(&mut Registry::default());
+    let stop = CancellationToken::new();
+    let (pods, leader) = (PodClient::new(client), Leader::always());
+    let requeue = run(cache, pods, leader, metrics.clone(), stop.clone());
+    let requeue = tokio::spawn(requeue);
+    for (name, code) in [("a", 422), ("b", 200), ("a", 200)] {
+        let call = timeout(REJECTED + RETRY, calls.next_call()).await;
+        let call = call.expect("in time").expect("a patch");
+        let path = format!("/api/v1/namespaces/d/pods/{name}");
+        assert_eq!(call.uri.path(), path);
+        call.answer(code, &status(code));
+    }
+    stop.cancel();
+    requeue.await.unwrap();
+    assert_eq!(metrics.requeues.get(), 2);
+}
+
 /// A refused pod fits from the start; the patches get these status codes after `first`.
 async fn check(leader: Leader, codes: &[u16], first: impl AsyncFnOnce()) {
     let (client, mut calls) = api_server();

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::resizes::ObservedResize;
-use crate::pod_client::{PodClient, WriteOutcome};
+use crate::pod_client::{DEADLINE, PodClient, WriteOutcome};
 
 /// Interval of checking deadlines and what could not be written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -310,10 +310,11 @@ impl Resizer {
         };
         fail_point::at("ResizeBeforePatch");
         let version = found.resource_version().unwrap_or_default();
-        let mut repeated = false;
+        let mut sent = None;
         let mut ticks = tokio::time::interval(RETRY);
         while self.leader.leads() {
             ticks.tick().await;
+            let repeated = sent.replace(Instant::now()).is_some();
             let patched = self
                 .pods
                 .annotate_version(reference, version, &annotations, repeated);
@@ -334,11 +335,34 @@ impl Resizer {
                 WriteOutcome::Unknown(error) => {
                     let pod = &reference.name;
                     tracing::warn!(pod, error, "outcome of the resize unknown, trying again");
-                    repeated = true;
                 }
             }
         }
-        false
+        match sent {
+            Some(last) => self.was_written(reference, &annotations, last).await,
+            None => false,
+        }
+    }
+
+    /// Whether the pod has these annotations once the `last` PATCH of them is over. This replica
+    /// may lead again, so what was reserved is released only then.
+    async fn was_written(
+        &self,
+        pod: &PodRef,
+        annotations: &BTreeMap<&str, String>,
+        last: Instant,
+    ) -> bool {
+        tokio::time::sleep_until(last + DEADLINE).await;
+        let mut ticks = tokio::time::interval(RETRY);
+        loop {
+            ticks.tick().await;
+            match self.pods.has_annotations(pod, annotations).await {
+                Ok(written) => return written,
+                Err(error) => {
+                    tracing::warn!(pod = pod.name, %error, "outcome of the resize unknown, asking again");
+                }
+            }
+        }
     }
 
     fn annotations(

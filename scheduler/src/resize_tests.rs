@@ -242,6 +242,41 @@ async fn reserves_resize_until_its_outcome_is_definite() {
     check(&[(500, Some("1")), (409, Some("2"))], 600).await;
 }
 
+/// This replica leads no more while its PATCH is unanswered, but may lead again, on the same list.
+#[tokio::test(start_paused = true)]
+async fn retains_resize_of_unknown_outcome_while_not_leading() {
+    for (written, expected) in [(true, 900), (false, 600)] {
+        let (cache, resizer, mut calls) = scene();
+        let leader = Leader::replica();
+        leader.set_holder("pod-a_1");
+        let resizer = Resizer {
+            leader: leader.clone(),
+            ..resizer
+        };
+        let api = async {
+            let get = calls.next_call().await.unwrap();
+            get.answer(200, &asked("1", REQUEST));
+            let patch = calls.next_call().await.unwrap();
+            let more = json!({"metadata": {"annotations": patch.body["metadata"]["annotations"]}});
+            leader.set_holder("pod-b_1");
+            patch.answer(500, &answer(500));
+            let get = calls.next_call().await.unwrap();
+            get.answer(200, &asked("1", REQUEST));
+            let get = calls.next_call().await.expect("the outcome is unknown");
+            assert_eq!(get.method, http::Method::GET);
+            assert_eq!(used(&cache), 900, "nothing is free yet");
+            let later = asked("2", REQUEST);
+            let later = if written { with(later, more) } else { later };
+            get.answer(200, &later);
+        };
+        let reference = from::<PodView>(asked("1", REQUEST)).reference();
+        tokio::join!(api, async move {
+            resizer.act(&"a".into(), &reference).await;
+        });
+        assert_eq!(used(&cache), expected, "written: {written}");
+    }
+}
+
 /// Somebody writes the pod between each GET and its PATCH.
 #[tokio::test(start_paused = true)]
 async fn repeats_conflicting_resize_at_most_five_times_a_second() {

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::cluster::NodeSet;
 use aliquot_core::request::Resource;
 use aliquot_core::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
 use aliquot_core::{Cluster, NodeName, PodUid};
@@ -48,8 +49,8 @@ pub struct ScaleUp {
     types: Vec<NodeTypeSpec>,
     owner: Owner,
     resource: String,
-    /// For each unschedulable pod, the number of slots when it was first seen as such.
-    known: HashMap<PodUid, usize>,
+    /// For each unschedulable pod, the nodes that joined since it was first seen as such.
+    joined: HashMap<PodUid, NodeSet>,
     constraints: HashMap<PodUid, Constraints>,
     /// How many placeholders of each key the last count asked for.
     before: BTreeMap<String, usize>,
@@ -77,7 +78,7 @@ impl ScaleUp {
             types: types.0,
             owner,
             resource,
-            known: HashMap::new(),
+            joined: HashMap::new(),
             constraints: HashMap::new(),
             before: BTreeMap::new(),
         }
@@ -96,7 +97,7 @@ impl ScaleUp {
     /// Counts once, and adjusts the placeholders to it.
     async fn reconcile(&mut self) -> Result<(), CallError> {
         let cluster = self.cache.snapshot();
-        let unschedulable = self.unschedulable_pods(cluster.slots());
+        let unschedulable = self.unschedulable_pods(&cluster);
         self.read_constraints(&unschedulable).await?;
         let wanted = self.wanted(&cluster, &unschedulable);
         let mut existing = self.placeholders().await?;
@@ -108,7 +109,7 @@ impl ScaleUp {
     }
 
     /// The pods that kube-scheduler reports as unschedulable, of the highest priority.
-    fn unschedulable_pods(&mut self, slots: usize) -> Vec<(PodUid, Arc<PendingPod>)> {
+    fn unschedulable_pods(&mut self, cluster: &Cluster) -> Vec<(PodUid, Arc<PendingPod>)> {
         let mut found: Vec<_> = {
             let pending = &self.cache.lock().pending;
             let needs = |pod: &PendingPod| {
@@ -127,10 +128,12 @@ impl ScaleUp {
         found.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
         found.truncate(MOST_PODS);
         let uids: HashSet<&PodUid> = found.iter().map(|(uid, _)| uid).collect();
-        self.known.retain(|uid, _| uids.contains(uid));
+        self.joined.retain(|uid, _| uids.contains(uid));
         self.constraints.retain(|uid, _| uids.contains(uid));
+        let from_now_on = cluster.set::<&str>(&[]);
         for uid in uids {
-            self.known.entry(uid.clone()).or_insert(slots);
+            let joined = self.joined.entry(uid.clone());
+            joined.or_insert_with(|| from_now_on.clone());
         }
         found
     }
@@ -158,8 +161,8 @@ impl ScaleUp {
         let mut groups: Vec<&Constraints> = Vec::new();
         let mut unschedulable = Vec::with_capacity(pods.len());
         for (uid, pending) in pods {
-            let (Some(constraints), Some(&known)) =
-                (self.constraints.get(uid), self.known.get(uid))
+            let (Some(constraints), Some(joined)) =
+                (self.constraints.get(uid), self.joined.get(uid))
             else {
                 continue;
             };
@@ -173,7 +176,7 @@ impl ScaleUp {
                 priority: pending.priority,
                 group,
                 offered: pending.refusals.as_ref().map(|_| &pending.offered),
-                known,
+                joined,
             });
         }
         let types: Vec<NodeType> = self
@@ -313,8 +316,19 @@ impl ScaleUp {
             let present = present.get(&key).copied().unwrap_or_default();
             for pod in pods.into_iter().take(lasting).skip(present) {
                 let pod: Pod = serde_json::from_value(pod).map_err(kube::Error::SerdeError)?;
-                let call = timeout(DEADLINE, api.create(&params, &pod));
-                created.extend(call.await??.metadata.name);
+                let made = match timeout(DEADLINE, api.create(&params, &pod)).await? {
+                    Ok(made) => made,
+                    // It has constraints of others' pods; those of other keys may be accepted.
+                    Err(kube::Error::Api(status))
+                        if matches!(status.code, 400 | 403 | 413 | 422) =>
+                    {
+                        let why = &status.message;
+                        tracing::warn!(%why, "a placeholder is refused, so no GPU is added for its pods");
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                created.extend(made.metadata.name);
             }
         }
         if !created.is_empty() {

@@ -11,6 +11,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, with};
+use crate::pod_client::tests::status as failure;
 
 const TYPES: &str = r#"[{"name": "t", "gpus": 1, "model": "m", "gpuMemory": 1000}]"#;
 const TWO_TYPES: &str = r#"[
@@ -24,6 +25,8 @@ struct FakeServer {
     placeholders: Mutex<Vec<Value>>,
     /// Of the spec of every pending pod.
     spec: Value,
+    /// It refuses placeholders for this many GPUs.
+    refused: Option<&'static str>,
 }
 
 impl FakeServer {
@@ -40,6 +43,10 @@ impl FakeServer {
             }
             (&Method::POST, _) => {
                 let mut made: Value = serde_json::from_slice(body).unwrap();
+                let limits = &made["spec"]["containers"][0]["resources"]["limits"];
+                if limits["nvidia.com/gpu"].as_str() == self.refused {
+                    return failure(403);
+                }
                 made["metadata"]["name"] = json!(format!("p{}", stored.len()));
                 stored.push(made.clone());
                 self.calls.lock().push("create".to_owned());
@@ -96,8 +103,10 @@ fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>, types: &str) -> 
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
             let answer = server.answer(&parts.method, parts.uri.path(), &body);
+            let code = answer["code"].as_u64().unwrap_or(200);
             let body = Body::from(serde_json::to_vec(&answer).unwrap());
-            Ok::<_, Infallible>(Response::new(body))
+            let response = Response::builder().status(u16::try_from(code).unwrap());
+            Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
     let owner = Owner {
@@ -152,6 +161,29 @@ async fn placeholders_are_no_pending_pods() {
     let pending = cache.pending_counts().0;
     Index::<PodView>::apply(&*cache, from(made));
     assert_eq!(cache.pending_counts().0, pending);
+}
+
+#[tokio::test]
+async fn a_refused_placeholder_stops_no_other() {
+    let types = r#"[{"name": "t", "gpus": 2, "model": "m", "gpuMemory": 1000}]"#;
+    let limits = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "900"});
+    let two = json!({"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}});
+    for refused in ["1", "2"] {
+        let cache = Arc::new(cache());
+        let server = Arc::new(FakeServer {
+            refused: Some(refused),
+            ..FakeServer::default()
+        });
+        Index::<Node>::apply(&*cache, counted("n"));
+        Index::apply(&*cache, unschedulable("a", 900));
+        let both = with(unschedulable_json("b", 900), two.clone());
+        Index::<PodView>::apply(&*cache, from(both));
+        let mut scale_up = scale_up(&cache, &server, types);
+        for _ in 0..2 {
+            scale_up.reconcile().await.unwrap();
+        }
+        assert_eq!(server.calls(), ["create", "report"], "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ impl Ledger {
     pub fn is_current(&self, names: &[NodeName]) -> bool {
         names.iter().all(|name| {
             let entry = self.entries.get(name);
-            let made = entry.map(|entry| self.state(entry, None, None));
+            let made = entry.and_then(|entry| self.shown_state(entry));
             made.as_ref() == self.cluster.node(name.as_str()).map(|state| &**state)
         })
     }

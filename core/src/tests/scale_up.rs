@@ -1,7 +1,9 @@
 //! How many GPUs are missing for pods, by tables.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
+use crate::cluster::NodeSet;
 use crate::node::{NodePublication, NodeState};
 use crate::quota::Headroom;
 use crate::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
@@ -35,13 +37,17 @@ fn share(count: u32, memory: u64, cpus: u64) -> Demand {
     }
 }
 
+/// Of two nodes.
+static NONE: LazyLock<NodeSet> = LazyLock::new(|| nodes(2).set::<&str>(&[]));
+
+/// A pod since which no node joined.
 fn pod(demand: &Demand, group: usize) -> UnschedulablePod<'_> {
     UnschedulablePod {
         demand,
         priority: 0,
         group,
         offered: None,
-        known: usize::MAX,
+        joined: &NONE,
     }
 }
 
@@ -168,19 +174,38 @@ fn misses_nothing_that_offered_nodes_can_take() {
 fn counts_no_gpu_that_would_not_help_a_pod() {
     let cluster = nodes(2);
     let half = share(1, 5_000, 1);
-    let none = cluster.set::<&str>(&[]);
+    let (both, second) = (Cluster::default(), nodes(1));
+    let (both, second) = (both.set::<&str>(&[]), second.set::<&str>(&[]));
     // Both nodes joined for it, and kube-scheduler offers neither.
     let helpless = UnschedulablePod {
-        offered: Some(&none),
-        known: 0,
+        offered: Some(&NONE),
+        joined: &both,
         ..pod(&half, 0)
     };
     assert_eq!(missing(&cluster, &[helpless]), []);
     let joined = UnschedulablePod {
-        known: 1,
+        joined: &second,
         ..pod(&half, 0)
     };
     assert_eq!(missing(&cluster, &vec![joined; 2]), []);
+}
+
+/// Some clouds name a new node as one that is gone.
+#[test]
+fn counts_no_gpu_where_a_node_returned() {
+    let mut cluster = nodes(2);
+    let second = (**cluster.node("n1").unwrap()).clone();
+    cluster.put(&"n1".into(), None);
+    let since = cluster.set::<&str>(&[]);
+    let half = share(1, 5_000, 1);
+    let waiting = UnschedulablePod {
+        joined: &since,
+        ..pod(&half, 0)
+    };
+    let waiting = vec![waiting; 2];
+    assert_eq!(missing(&cluster, &waiting), [(0, 0, 1)]);
+    cluster.put(&"n1".into(), Some(second));
+    assert_eq!(missing(&cluster, &waiting), []);
 }
 
 #[test]

@@ -70,7 +70,31 @@ pub struct BoundPods {
     kube: HashSet<PodUid>,
     /// Equal labels are shared.
     labels: HashSet<Arc<Labels>>,
-    budgets: BTreeMap<(String, String), Budget>,
+    budgets: Budgets,
+}
+
+/// The disruption budgets at one moment: a clone is a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Budgets(Arc<BTreeMap<(String, String), Budget>>);
+
+impl Budgets {
+    /// How many evictions each budget allows.
+    pub fn allowed_evictions(&self) -> Vec<u32> {
+        self.0.values().map(|budget| budget.allowed).collect()
+    }
+
+    /// The budgets that a pod counts against, as indices in [`Self::allowed_evictions`].
+    pub fn of(&self, bound_pod: &BoundPod) -> Vec<usize> {
+        if bound_pod.beyond_budgets {
+            return Vec::new();
+        }
+        let pod = &bound_pod.pod;
+        let covers = |b: &Budget| b.covers(&pod.namespace, &pod.name, &bound_pod.labels);
+        let all = self.0.values().enumerate();
+        all.filter(|(_, budget)| covers(budget))
+            .map(|(at, _)| at)
+            .collect()
+    }
 }
 
 impl BoundPods {
@@ -129,23 +153,9 @@ impl BoundPods {
         terminating.filter_map(|bound_pod| bound_pod.kube.as_ref())
     }
 
-    /// How many evictions each budget allows.
-    pub fn allowed_evictions(&self) -> Vec<u32> {
-        let budgets = self.budgets.values();
-        budgets.map(|budget| budget.allowed).collect()
-    }
-
-    /// The budgets that a pod counts against, as indices in [`Self::allowed_evictions`].
-    pub fn budgets_of(&self, bound_pod: &BoundPod) -> Vec<usize> {
-        if bound_pod.beyond_budgets {
-            return Vec::new();
-        }
-        let pod = &bound_pod.pod;
-        let covers = |b: &Budget| b.covers(&pod.namespace, &pod.name, &bound_pod.labels);
-        let all = self.budgets.values().enumerate();
-        all.filter(|(_, budget)| covers(budget))
-            .map(|(at, _)| at)
-            .collect()
+    /// The disruption budgets now.
+    pub fn budgets(&self) -> Budgets {
+        self.budgets.clone()
     }
 
     fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
@@ -172,15 +182,17 @@ impl Index<PodDisruptionBudget> for LedgerCache {
 
     fn apply(&self, budget: PodDisruptionBudget) {
         let (key, entry) = Index::<PodDisruptionBudget>::entry(self, budget);
-        self.lock().bound_pods.budgets.insert(key, entry);
+        let budgets = &mut self.lock().bound_pods.budgets.0;
+        Arc::make_mut(budgets).insert(key, entry);
     }
 
     fn delete(&self, budget: PodDisruptionBudget) {
-        self.lock().bound_pods.budgets.remove(&key(&budget));
+        let budgets = &mut self.lock().bound_pods.budgets.0;
+        Arc::make_mut(budgets).remove(&key(&budget));
     }
 
     fn replace(&self, budgets: Vec<Self::Entry>) {
-        self.lock().bound_pods.budgets = budgets.into_iter().collect();
+        self.lock().bound_pods.budgets.0 = Arc::new(budgets.into_iter().collect());
     }
 }
 
@@ -232,25 +244,46 @@ mod tests {
     #[test]
     fn budgets_cover_running_pods_that_they_select() {
         let cache = LedgerCache::default();
-        let budget = json!({
-            "metadata": {"name": "b", "namespace": "d", "generation": 1},
-            "spec": {"selector": {"matchLabels": {"app": "web"}}},
-            "status": {"disruptionsAllowed": 3, "currentHealthy": 4, "desiredHealthy": 1,
-                "expectedPods": 4, "observedGeneration": 1},
-        });
-        Index::apply(
-            &cache,
-            serde_json::from_value::<PodDisruptionBudget>(budget).unwrap(),
-        );
+        apply_budget(&cache, "b");
         let starting = pod_in("starting", 1, "web", "Pending");
         let bound_pods = &mut cache.lock().bound_pods;
         for pod in [pod("web", 1, "web"), pod("db", 1, "db"), starting] {
             put(bound_pods, &pod, true);
         }
-        assert_eq!(bound_pods.allowed_evictions(), [3]);
+        let budgets = bound_pods.budgets();
+        assert_eq!(budgets.allowed_evictions(), [3]);
         for (name, expected) in [("web", vec![0]), ("db", vec![]), ("starting", vec![])] {
             let bound_pod = bound_pods.get(&name.into()).unwrap();
-            assert_eq!(bound_pods.budgets_of(bound_pod), expected, "{name}");
+            assert_eq!(budgets.of(bound_pod), expected, "{name}");
         }
+    }
+
+    /// A plan looks at one node after the other.
+    #[test]
+    fn budgets_that_come_later_concern_no_plan_under_way() {
+        let cache = LedgerCache::default();
+        apply_budget(&cache, "b");
+        put(&mut cache.lock().bound_pods, &pod("web", 1, "web"), true);
+        let budgets = cache.lock().bound_pods.budgets();
+        for name in ["a", "c"] {
+            apply_budget(&cache, name);
+        }
+        let bound_pods = &cache.lock().bound_pods;
+        let web = bound_pods.get(&"web".into()).unwrap();
+        assert_eq!(budgets.of(web), [0]);
+        assert_eq!(budgets.allowed_evictions(), [3]);
+        assert_eq!(bound_pods.budgets().of(web), [0, 1, 2]);
+    }
+
+    /// A budget of the pods `web`.
+    fn apply_budget(cache: &LedgerCache, name: &str) {
+        let budget = json!({
+            "metadata": {"name": name, "namespace": "d", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": 3, "currentHealthy": 4, "desiredHealthy": 1,
+                "expectedPods": 4, "observedGeneration": 1},
+        });
+        let budget: PodDisruptionBudget = serde_json::from_value(budget).unwrap();
+        Index::apply(cache, budget);
     }
 }

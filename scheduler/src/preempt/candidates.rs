@@ -13,7 +13,7 @@ use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{Demand, NodeName, PodUid, Requests};
 use tokio::time::Instant;
 
-use crate::ledger_cache::bound_pods::BoundPod;
+use crate::ledger_cache::bound_pods::{BoundPod, Budgets};
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::ledger_cache::{LedgerCache, State};
 
@@ -39,14 +39,15 @@ pub(super) fn plan(
     excluded: &ExcludedPods<'_>,
     now: i64,
 ) -> Result<PreemptionPlan, NoPlan> {
-    let (allowed, policies, cluster) = {
+    let (budgets, policies, cluster) = {
         let state = cache.lock();
         (
-            state.bound_pods.allowed_evictions(),
+            state.bound_pods.budgets(),
             state.policies.clone(),
             state.ledger.cluster().clone(),
         )
     };
+    let allowed = budgets.allowed_evictions();
     let query = PreemptionQuery {
         demand: &waiting.demand,
         priority: waiting.priority,
@@ -56,7 +57,7 @@ pub(super) fn plan(
     // A node at a time, so that nothing waits for the lock meanwhile.
     let nodes = waiting.offered.named().filter_map(|slot| {
         let (name, _) = cluster.named(slot)?;
-        candidate_node(&cache.lock(), name, uid, excluded, now)
+        candidate_node(&cache.lock(), name, uid, (&budgets, excluded), now)
     });
     preemption::plan(&query, nodes)
 }
@@ -82,7 +83,8 @@ pub(super) fn reserve(
     if left || state.ledger.pod_entry(uid).is_some() {
         return Ok(None);
     }
-    let allowed = state.bound_pods.allowed_evictions();
+    let budgets = state.bound_pods.budgets();
+    let allowed = budgets.allowed_evictions();
     let policies = state.policies.clone();
     let query = PreemptionQuery {
         demand: &waiting.demand,
@@ -90,7 +92,7 @@ pub(super) fn reserve(
         policies: &policies,
         budgets: &allowed,
     };
-    let node = candidate_node(&state, &plan.node, uid, excluded, now);
+    let node = candidate_node(&state, &plan.node, uid, (&budgets, excluded), now);
     let fit_without = |node: &CandidateNode| preemption::fit_without(&query, node, &plan.victims);
     let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
         return Ok(None);
@@ -124,7 +126,8 @@ pub(super) fn reserve(
             name,
         });
     }
-    let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
+    let now = u64::try_from(now).unwrap_or(0);
+    let until = now.saturating_add(time_limit(grace));
     let planned = PodEntry::planned(
         plan.node.clone(),
         waiting.pod.namespace.as_str().into(),
@@ -155,7 +158,8 @@ pub(crate) fn victims_beside(
     (name, chosen): (&NodeName, &[PodUid]),
     now: i64,
 ) -> Option<Vec<PodUid>> {
-    let allowed = state.bound_pods.allowed_evictions();
+    let budgets = state.bound_pods.budgets();
+    let allowed = budgets.allowed_evictions();
     let query = PreemptionQuery {
         demand,
         priority,
@@ -166,7 +170,7 @@ pub(crate) fn victims_beside(
         terminating: chosen.iter().collect(),
         protected: HashSet::new(),
     };
-    let node = candidate_node(state, name, uid, &excluded, now)?;
+    let node = candidate_node(state, name, uid, (&budgets, &excluded), now)?;
     preemption::victims(&query, &node).ok()
 }
 
@@ -179,7 +183,7 @@ fn candidate_node(
     state: &State,
     name: &NodeName,
     preemptor: &PodUid,
-    excluded: &ExcludedPods<'_>,
+    (budgets, excluded): (&Budgets, &ExcludedPods<'_>),
     now: i64,
 ) -> Option<CandidateNode> {
     let (ledger, bound_pods) = (&state.ledger, &state.bound_pods);
@@ -198,14 +202,14 @@ fn candidate_node(
         }
         // A pod for which a share is only assumed has none.
         let bound_pod = bound_pods.get(uid);
-        let budgets = bound_pod.map(|bound_pod| bound_pods.budgets_of(bound_pod));
+        let counted = bound_pod.map(|bound_pod| budgets.of(bound_pod));
         occupants.push(Occupant {
             uid: uid.clone(),
             allocated: entry.allocated.clone(),
             replicas: entry.requests.replicas.clone(),
             priority: bound_pod.map_or(i32::MAX, |bound_pod| bound_pod.priority),
             started: bound_pod.map_or(0, |bound_pod| bound_pod.started),
-            budgets: budgets.unwrap_or_default(),
+            budgets: counted.unwrap_or_default(),
             state: occupant_state(uid, entry, bound_pod, excluded, now),
         });
     }

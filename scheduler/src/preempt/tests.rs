@@ -216,6 +216,17 @@ async fn tries_writes_and_executes_a_plan_once() {
     assert_eq!(reserved, 0);
 }
 
+/// A pod may have any grace period: with the longest the plan's time was over at once.
+#[tokio::test(start_paused = true)]
+async fn evicts_a_pod_with_the_longest_grace_period() {
+    let mut scene = Scene::new();
+    let longest = json!({"spec": {"priority": 1, "terminationGracePeriodSeconds": i64::MAX}});
+    scene.show("low", 900, Some("n"), longest);
+    scene.refused(json!({}));
+    let all = ["try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+}
+
 /// Whoever may read a pod reads its events and annotations, but not the pods of other namespaces.
 #[tokio::test(start_paused = true)]
 async fn names_no_pods_of_other_namespaces() {

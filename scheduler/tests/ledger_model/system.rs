@@ -382,7 +382,11 @@ impl System {
             }
         }
         for name in &self.names {
-            let known = model.nodes.contains_key(name) || model.on(name).next().is_some();
+            let has_share = model.on(name).any(|(_, entry)| {
+                let gpus = entry.gpus.as_ref();
+                gpus.is_none_or(|gpus| !gpus.is_empty())
+            });
+            let known = model.nodes.contains_key(name) || has_share;
             let state = ledger.cluster().node(name.as_str());
             assert_eq!(state.is_some(), known, "{name}");
             if let Some(state) = state {

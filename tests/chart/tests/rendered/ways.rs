@@ -92,6 +92,12 @@ fn serves_webhook_on_host_network_when_asked() {
     let pod = webhook.pod().unwrap();
     let how = (&pod["hostNetwork"], &pod["dnsPolicy"]);
     assert_eq!(how, (&json!(true), &json!("ClusterFirstWithHostNet")));
+    // An upgrade must not wait for a node without a replica.
+    let unavailable = |webhook: &Object| {
+        let update = &webhook.0["spec"]["strategy"]["rollingUpdate"];
+        update["maxUnavailable"].clone()
+    };
+    assert_eq!(unavailable(webhook), 1);
     let main = container(webhook, "webhook");
     let namespace = ["--namespace=aliquot-system"];
     let flags: Webhook = taken(main, &["aliquot-webhook"], &namespace);
@@ -105,6 +111,7 @@ fn serves_webhook_on_host_network_when_asked() {
     let plain = rendered(&["--set=devicePlugin.nvidiaDriverRoot=/"]).unwrap();
     let webhook = one(&plain, "Deployment", "aliquot-webhook");
     assert!(webhook.pod().unwrap()["hostNetwork"].is_null());
+    assert_eq!(unavailable(webhook), 0);
     let flags: Webhook = taken(
         container(webhook, "webhook"),
         &["aliquot-webhook"],
