@@ -3,9 +3,9 @@
 # container daemon, for tests with containerd; the Dockerfile builds the same.
 #   images/build.sh FOLDER ARCHIVE [NAME]
 # FOLDER: has the binaries, such as target/release. NAME: localhost/aliquot:VERSION.
-# $LIMITER: folder with libvgpu.so and aliquot-hook, which containers and hosts with old C
-# libraries load; limiter/build.sh builds them if it is not set. They must not need a newer
-# glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
+# $LIMITER: folder with libvgpu.so, aliquot-hook and aliquot-hook-limit, which containers and hosts
+# with old C libraries load; limiter/build.sh builds them if it is not set. They must not need a
+# newer glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
 # $TOOLKIT: folder with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent installs on nodes;
 # hack/toolkit.sh builds them if it is not set, for nodes with this machine's glibc or a newer one.
 # The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip, go.
@@ -42,8 +42,9 @@ done
 # The agent installs them on the node, where containers and the runtime load them.
 limiter=${LIMITER:-$(dirname "$("$top/limiter/build.sh")")}
 bound=${NEWEST_GLIBC:-2.17}
-for file in libvgpu.so aliquot-hook; do
-  newest=$(readelf -V "$limiter/$file" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -Vu | tail -n 1)
+for file in libvgpu.so aliquot-hook aliquot-hook-limit; do
+  # A static program names none.
+  newest=$(readelf -V "$limiter/$file" | { grep -o 'GLIBC_[0-9.]*' || true; } | cut -d_ -f2 | sort -Vu | tail -n 1)
   if [ "$(printf '%s\n%s\n' "$newest" "$bound" | sort -V | tail -n 1)" != "$bound" ]; then
     echo "$limiter/$file needs glibc $newest, expected: $bound or older; build it with limiter/build.sh" >&2
     exit 1

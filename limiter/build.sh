@@ -1,19 +1,31 @@
 #!/bin/sh
-# Builds libvgpu.so as it is shipped, and aliquot-hook beside it: they need the C library and
-# nothing else, of glibc 2.17 or newer, so that they load in old and slim images and on old hosts.
+# Builds libvgpu.so as it is shipped, and the programs of the OCI hooks beside it. aliquot-hook is
+# static. The others need the C library and nothing else, of glibc 2.17 or newer, so that they load in
+# old and slim images and on old hosts: the library is loaded by programs of images, and
+# aliquot-hook-limit loads the driver's NVML.
 # Prints the path of the library. Needs readelf, and Python for the cross linker (zig.sh).
 #
 # usage: build.sh [x86_64|aarch64], this machine's processor if none is named
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$(limiter/zig.sh):$PATH
-target=$(rustc --print host-tuple)
-target=${1:-${target%%-*}}-unknown-linux-gnu
-rustup target list --installed | grep -qx "$target" || rustup target add "$target" >&2
-cargo zigbuild --quiet --locked --release -p aliquot-limiter -p aliquot-hook --target "$target.2.17"
-folder=$(realpath "${CARGO_TARGET_DIR:-target}")/$target/release
-for file in "$folder/libvgpu.so" "$folder/aliquot-hook"; do
-    # `readelf` reads the files of other processors too.
+machine=$(rustc --print host-tuple)
+machine=${1:-${machine%%-*}}
+target=$machine-unknown-linux-gnu static=$machine-unknown-linux-musl
+for one in "$target" "$static"; do
+    rustup target list --installed | grep -qx "$one" || rustup target add "$one" >&2
+done
+cargo zigbuild --quiet --locked --release -p aliquot-limiter -p aliquot-hook --lib --bin aliquot-hook-limit \
+    --target "$target.2.17"
+cargo zigbuild --quiet --locked --release -p aliquot-hook --bin aliquot-hook --target "$static"
+targets=$(realpath "${CARGO_TARGET_DIR:-target}")
+folder=$targets/$target/release
+ln -f "$targets/$static/release/aliquot-hook" "$folder"
+# `readelf` reads the files of other processors too.
+if readelf --wide --segments --dynamic "$folder/aliquot-hook" | grep -E 'INTERP|NEEDED' >&2; then
+    echo "$folder/aliquot-hook is not static" >&2 && exit 1
+fi
+for file in "$folder/libvgpu.so" "$folder/aliquot-hook-limit"; do
     for need in $(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
         case $need in
         libc.so.6 | libpthread.so.0 | libdl.so.2 | ld-linux*) ;;

@@ -25,6 +25,8 @@ name=localhost/aliquot:$version
 cargo=${CARGO_HOME:-$HOME/.cargo} rustup=$(rustup show home) compiled=$(realpath -m "${CARGO_TARGET_DIR:-target}")/dockerfile
 mkdir -p "$compiled" "$(go env GOMODCACHE)" "$(go env GOCACHE)"
 # Nothing in the build may change the machine's toolchains, which have absolute links.
+static=$(uname -m)-unknown-linux-musl
+rustup target list --installed | grep -qx "$static" || rustup target add "$static" >&2
 buildah build --file images/Dockerfile --ignorefile images/Dockerfile.dockerignore --format oci \
   --timestamp "$(git show -s --format=%ct HEAD)" \
   --build-arg VERSION="$version" --build-arg REVISION="$(git rev-parse HEAD)" --tag "$name" "${options[@]}" \

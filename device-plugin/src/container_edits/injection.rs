@@ -22,8 +22,10 @@ use thiserror::Error;
 use crate::container_edits::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
 
-/// The OCI hook that appends the image's own preload list to ours; it is beside the library.
+/// The program of the OCI hooks; it is beside the library.
 const HOOK: &str = "aliquot-hook";
+/// What the hook itself runs, beside it.
+const HOOK_LIMIT: &str = "aliquot-hook-limit";
 const HOOK_TIMEOUT: u32 = 10;
 /// The hooks' environment. Without one, runc up to 1.3 gives a hook in the container's namespaces
 /// the environment of the container, and `LD_PRELOAD` of an image would run on the host
@@ -161,17 +163,21 @@ pub fn collect(root: &Path, installed: &Path, specs: &Path) -> Result<usize, Fil
     Ok(removed)
 }
 
-/// Installs the library at `source`, the hook beside it and the shim libraries into a folder of
-/// `root` that is named after their content, atomically; the hook also into the folder of this name
-/// in `programs`, from where it is run.
+/// Installs the library at `source`, the hook's programs beside it and the shim libraries into a
+/// folder of `root` that is named after their content, atomically; the programs also into the folder
+/// of this name in `programs`, from where they are run.
 pub fn install(source: &Path, root: &Path, programs: &Path) -> Result<InstalledLimiter, FileError> {
     let library = fs::read(source).map_err(failed("read", source))?;
-    let hook = source.with_file_name(HOOK);
-    let program = fs::read(&hook);
-    if let Err(error) = &program {
-        // The container runtime reports it, too.
-        let hook = hook.display();
-        tracing::warn!(%hook, %error, "cannot read the OCI hook; containers with a limit will not start");
+    let mut executables = Vec::new();
+    for name in [HOOK, HOOK_LIMIT] {
+        match fs::read(source.with_file_name(name)) {
+            Ok(bytes) => executables.push((name.to_owned(), bytes)),
+            Err(error) => tracing::warn!(
+                name,
+                %error,
+                "cannot read a program of the OCI hooks; without {HOOK} no container with a limit starts"
+            ),
+        }
     }
     let machine = Architecture::HERE.ok_or_else(|| {
         let source = io::Error::other("no shim library for this processor architecture");
@@ -182,8 +188,7 @@ pub fn install(source: &Path, root: &Path, programs: &Path) -> Result<InstalledL
     let compat = |index| (compat_shim(index), build_compat_shim(index, machine));
     content.extend((0..COMPAT_LIBRARIES).map(compat));
     content.push((EMPTY.to_owned(), Vec::new()));
-    let program = program.ok();
-    content.extend(program.clone().map(|program| (HOOK.to_owned(), program)));
+    content.extend(executables.iter().cloned());
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
@@ -198,13 +203,14 @@ pub fn install(source: &Path, root: &Path, programs: &Path) -> Result<InstalledL
         fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
     }
     let programs = programs.join(&version);
-    let hook = programs.join(HOOK);
-    if let Some(program) = program {
+    for (name, bytes) in executables {
+        let program = programs.join(name);
         files::directory(&programs, 0o755)?;
-        files::replace(&hook, &program)?;
+        files::replace(&program, &bytes)?;
         let executable = Permissions::from_mode(0o755);
-        fs::set_permissions(&hook, executable).map_err(failed("chmod", &hook))?;
+        fs::set_permissions(&program, executable).map_err(failed("chmod", &program))?;
     }
+    let hook = programs.join(HOOK);
     Ok(InstalledLimiter { folder, hook })
 }
 
@@ -536,15 +542,19 @@ mod tests {
             dir.path().join("directory"),
         );
         let programs = dir.path().join("exec/limiter");
-        let hook = source.with_file_name(HOOK);
+        let hooks = [HOOK, HOOK_LIMIT];
         fs::write(&source, "one").expect("written");
-        fs::write(&hook, "a program").expect("written");
+        for name in hooks {
+            fs::write(source.with_file_name(name), "a program").expect("written");
+        }
         let install = || install(&source, &versions, &programs).expect("installed");
         let first = install();
         assert_eq!(install(), first);
         assert!(first.hook.starts_with(&programs));
-        let hook = fs::metadata(&first.hook).expect("installed");
-        assert_eq!(hook.permissions().mode() & 0o777, 0o755);
+        for name in hooks {
+            let hook = fs::metadata(first.hook.with_file_name(name)).expect("installed");
+            assert_eq!(hook.permissions().mode() & 0o777, 0o755);
+        }
         add_to_directory(&directory, &first).expect("added");
         let library = directory.join(LIB).join(LIMITER);
         let inode = fs::metadata(&library).expect("there").ino();

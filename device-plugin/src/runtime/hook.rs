@@ -25,7 +25,7 @@ pub fn problem(host_root: &Path, hook: &Path) -> Option<RuntimeProblem> {
         reason: "HookNotExecutable",
         blocks: true,
         text: format!(
-            "the host cannot run {}: {why}; no container with a limit is created: set devicePlugin.execDir to a directory of the host that is not mounted noexec; the program needs glibc 2.17 or newer there",
+            "the host cannot run {}: {why}; no container with a limit is created: set devicePlugin.execDir to a directory of the host that is not mounted noexec",
             hook.display()
         ),
     })

@@ -5,9 +5,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use aliquot_node_state::cgroup;
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -15,12 +13,19 @@ use aliquot_nvml::{
     CgroupLimits, DriverAccess, LimitError, MemoryLimits as _, Nvml, NvmlError, Options,
 };
 use aliquot_region::limits::{HostLimitsPage, LimitsError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use thiserror::Error;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// What calls [`limit`], beside the program that calls [`run`].
+const PROGRAM: &str = "aliquot-hook-limit";
 /// The longest wait for the driver: the runtime gives a container up whose hook takes ten seconds.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// Why a container starts without the driver's limits.
 #[derive(Debug, Error)]
@@ -39,8 +44,12 @@ pub enum LimitFailure {
     /// The node agent needs the driver alone.
     #[error("the node agent changes the MIG mode of a GPU")]
     Busy,
-    #[error("the driver did not answer within {} s", LONGEST.as_secs())]
+    #[error("cannot run {PROGRAM}, which needs glibc 2.17 or newer on the host: {0}")]
+    Program(#[source] io::Error),
+    #[error("the driver did not answer within {} s", LONGEST.tv_sec)]
     Slow,
+    #[error("{words} ({PROGRAM}: {status})")]
+    Failed { words: String, status: ExitStatus },
     #[error(transparent)]
     Page(#[from] LimitsError),
     #[error(transparent)]
@@ -49,13 +58,9 @@ pub enum LimitFailure {
     Limit(#[from] LimitError),
 }
 
-/// Reads the container state from `state`, and limits the cgroup of its process: see [`limit`].
-pub fn run(
-    state: impl Read,
-    library: &Path,
-    directory: &Path,
-    gpus: &[&str],
-) -> Result<(), LimitFailure> {
+/// Reads the container state from `state`, and has `aliquot-hook-limit` limit the cgroup of its
+/// process; `arguments` are the library, the directory and the GPUs of [`limit`].
+pub fn run(state: impl Read, arguments: &[&str]) -> Result<(), LimitFailure> {
     let state: Value = serde_json::from_reader(state)?;
     let pid = state["pid"].as_u64().ok_or(LimitFailure::NoProcess)?;
     let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
@@ -65,26 +70,39 @@ pub fn run(
     if location.container.is_none() {
         return Err(LimitFailure::NoCgroup(pid));
     }
-    let cgroup = PathBuf::from(format!("{CGROUPS}{}", location.path));
-    let (library, directory) = (library.to_owned(), directory.to_owned());
-    let gpus: Vec<String> = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
-    let limited = within(LONGEST, move || {
-        let gpus: Vec<&str> = gpus.iter().map(String::as_str).collect();
-        limit(&cgroup, &library, &directory, &gpus)
-    });
-    limited.unwrap_or(Err(LimitFailure::Slow))
+    let own = std::env::current_exe().map_err(LimitFailure::Program)?;
+    let mut program = Command::new(own.with_file_name(PROGRAM));
+    program.arg(format!("{CGROUPS}{}", location.path));
+    finish(program.args(arguments), LONGEST)
 }
 
-/// What `act` returns; `None` if that takes longer: then it is left to itself.
-fn within<T: Send + 'static>(
-    longest: Duration,
-    act: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = sender.send(act());
-    });
-    receiver.recv_timeout(longest).ok()
+/// Runs a program to its end, or kills it if that takes longer.
+fn finish(program: &mut Command, longest: Timespec) -> Result<(), LimitFailure> {
+    // The runtime reads our output until nobody has it open. A program that hangs in the driver may
+    // outlive its kill, so it has an output of its own.
+    program.stdin(Stdio::null()).stdout(Stdio::null());
+    let child = program.stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(LimitFailure::Program)?;
+    if !ends_within(&child, longest).map_err(LimitFailure::Program)? {
+        // If that fails, it has ended.
+        let _ = child.kill();
+        return Err(LimitFailure::Slow);
+    }
+    let output = child.wait_with_output().map_err(LimitFailure::Program)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(LimitFailure::Failed {
+        words: words.trim().to_owned(),
+        status: output.status,
+    })
+}
+
+fn ends_within(child: &Child, longest: Timespec) -> io::Result<bool> {
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    Ok(poll(&mut ended, Some(&longest))? > 0)
 }
 
 /// Limits a cgroup on these GPUs as the limits page in this container directory says; `library` is
@@ -124,11 +142,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_why_program_set_no_limit() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            finish(command.args(["-c", script]), LONGEST)
+        };
+        assert!(shell("exit 0").is_ok());
+        let failed = shell("echo 'no such GPU' >&2; exit 1").expect_err("a failure");
+        let expected = "no such GPU (aliquot-hook-limit: exit status: 1)";
+        assert_eq!(failed.to_string(), expected);
+        let missing = finish(&mut Command::new("/no/glibc"), LONGEST).expect_err("a failure");
+        let expected = "cannot run aliquot-hook-limit, which needs glibc 2.17 or newer on the host: No such file or directory (os error 2)";
+        assert_eq!(missing.to_string(), expected);
+    }
+
+    #[test]
     fn container_starts_while_driver_hangs() {
-        let (never, driver) = mpsc::channel::<()>();
-        let hangs = within(Duration::from_millis(50), move || driver.recv());
-        assert_eq!(hangs, None);
-        drop(never);
-        assert_eq!(within(LONGEST, || 7), Some(7));
+        let soon = Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
+        let hangs = finish(Command::new("sleep").arg("600"), soon);
+        assert!(matches!(hangs, Err(LimitFailure::Slow)), "{hangs:?}");
     }
 }

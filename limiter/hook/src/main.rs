@@ -24,9 +24,8 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["preload", list] => preload::run(state, Path::new(list)),
         ["compat", version] => compat::run(state, Path::new(version)),
-        ["limit", library, directory, ref gpus @ ..] => {
-            let limited = limit::run(state, Path::new(library), Path::new(directory), gpus);
-            if let Err(error) = limited {
+        ["limit", _library, _directory, ..] => {
+            if let Err(error) = limit::run(state, &words[1..]) {
                 eprintln!(
                     "aliquot-hook: the container starts without the driver's limits: {error}"
                 );

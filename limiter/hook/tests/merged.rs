@@ -19,7 +19,7 @@ fn check(make: impl FnOnce(&Path), expected: Result<&str, &str>) {
     fs::write(at("list"), "of the container before").expect("written");
     make(&at("rootfs/etc/ld.so.preload"));
     let state = format!(r#"{{"bundle": "{}"}}"#, temp.path().display());
-    let output = run(&at("list"), &state);
+    let output = run(&["preload", &at("list").display().to_string()], &state);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let list = fs::read_to_string(at("list")).expect("read");
     match expected {
@@ -37,10 +37,9 @@ fn check(make: impl FnOnce(&Path), expected: Result<&str, &str>) {
     }
 }
 
-fn run(list: &Path, state: &str) -> Output {
+fn run(arguments: &[&str], state: &str) -> Output {
     let mut hook = Command::new(env!("CARGO_BIN_EXE_aliquot-hook"))
-        .arg("preload")
-        .arg(list)
+        .args(arguments)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -90,14 +89,23 @@ fn fails_with_message_when_list_cannot_be_merged() {
     let long = |list: &Path| fs::write(list, vec![b'#'; 65 << 10]).expect("written");
     check(long, Err("is longer than 65536 bytes"));
     let temp = tempfile::tempdir().expect("a folder");
+    let list = temp.path().join("list").display().to_string();
     for (state, words) in [
         ("", "cannot read the container state"),
         ("{}", "the container state has no bundle"),
         (r#"{"bundle": "/nowhere"}"#, "/nowhere/config.json"),
     ] {
-        let output = run(&temp.path().join("list"), state);
+        let output = run(&["preload", &list], state);
         assert_eq!(output.status.code(), Some(1), "{state}");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(stderr.contains(words), "{stderr}");
     }
+}
+
+#[test]
+fn container_starts_where_driver_limit_cannot_be_set() {
+    let output = run(&["limit", "/no/nvml", "/no/directory"], "{}");
+    assert!(output.status.success(), "{output:?}");
+    let expected = "aliquot-hook: the container starts without the driver's limits: the container state has no pid\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
 }

@@ -16,7 +16,7 @@ pub const PROGRAMS: [&str; 5] = [
     "kubectl-aliquot",
 ];
 /// What the agent installs on a node.
-pub const LIMITER: [&str; 2] = ["libvgpu.so", "aliquot-hook"];
+pub const LIMITER: [&str; 3] = ["libvgpu.so", "aliquot-hook", "aliquot-hook-limit"];
 /// What else it installs there, to generate NVIDIA's CDI specification.
 pub const TOOLKIT: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 /// Where it lists what is linked.

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use aliquot_limiter_tests::scene::{
     LIMITED, OVER_LIMIT, compile, container, each_method, machine, script,
@@ -12,6 +13,15 @@ use aliquot_limiter_tests::{InjectionMethod, TestContainer, client, limiter, lin
 use aliquot_shim::LIBRARIES;
 
 const SHARE: u64 = 3000;
+/// What cargo provides for tests; in the file system of what it builds.
+const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// The library and the hook as they are shipped, the simulated driver, a program.
+static BUILT: LazyLock<[PathBuf; 4]> = LazyLock::new(|| {
+    let built = script("build_for_old_glibc.sh", &[FOLDER]).into_iter();
+    let built: Vec<PathBuf> = built.map(PathBuf::from).collect();
+    built.try_into().expect("four paths")
+});
 
 /// A folder with these Debian packages, of this machine's release or another.
 fn unpack_packages(suite: &str, names: &[&str]) -> PathBuf {
@@ -47,14 +57,7 @@ fn run_in(container: &TestContainer, words: &[&str], env: &[(&str, &str)]) -> (S
 fn limits_under_older_and_newer_libc_versions() {
     let own = Command::new("ldd").arg("--version").output().expect("ldd");
     let own = lines(&own)[0].rsplit(' ').next().map(str::to_owned);
-    let temp = tempfile::tempdir().expect("a folder");
-    // The library as it is shipped, the simulated driver, a program.
-    let built = script(
-        "build_for_old_glibc.sh",
-        &[&temp.path().display().to_string()],
-    );
-    let built: Vec<PathBuf> = built.into_iter().map(PathBuf::from).collect();
-    let [library, driver, program] = <[PathBuf; 3]>::try_from(built).expect("three paths");
+    let [library, _hook, driver, program] = &*BUILT;
     let own = format!("version {}.", own.as_deref().expect("a version"));
     let mut others = 0;
     for suite in ["bullseye", "trixie", "sid"] {
@@ -72,9 +75,9 @@ fn limits_under_older_and_newer_libc_versions() {
         }
         others += 1;
         each_method(SHARE, |container, method| {
-            container.replace_limiter(&library).expect("copied");
+            container.replace_limiter(library).expect("copied");
             container
-                .replace_driver(LIBRARIES[0], &driver)
+                .replace_driver(LIBRARIES[0], driver)
                 .expect("copied");
             // The files of the cache are not below the container's own /tmp.
             let path = format!("{libc}:/driver");
@@ -89,7 +92,7 @@ fn limits_under_older_and_newer_libc_versions() {
         // The same without a limiter, which shows that the limiter refuses.
         let (_temp, machine) = machine();
         let bare = container(&machine, InjectionMethod::NoLimiter, SHARE);
-        bare.replace_driver(LIBRARIES[0], &driver).expect("copied");
+        bare.replace_driver(LIBRARIES[0], driver).expect("copied");
         let path = format!("{libc}:/driver");
         let program = program.display().to_string();
         let words = [loader.as_str(), "--library-path", &path, &program, "now"];
@@ -97,6 +100,18 @@ fn limits_under_older_and_newer_libc_versions() {
         assert_eq!(found, "now: 0", "{suite}");
     }
     assert!(others >= 2, "{own} is one of them, the others are not");
+}
+
+#[test]
+fn shipped_hook_runs_without_libc() {
+    let [_library, hook, ..] = &*BUILT;
+    let host = tempfile::tempdir_in(FOLDER).expect("a folder");
+    std::fs::hard_link(hook, host.path().join("hook")).expect("linked");
+    let mut chroot = Command::new("/usr/sbin/chroot");
+    let output = chroot.arg(host.path()).arg("/hook").output();
+    let output = output.expect("chroot");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.starts_with("usage: aliquot-hook"), "{output:?}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn agent(
 ) -> Result<Child> {
     let text = |name: &str| directory.join(name).display().to_string();
     // Files of the container directories; nothing loads them here.
-    for file in ["libvgpu.so", "aliquot-hook"] {
+    for file in ["libvgpu.so", "aliquot-hook", "aliquot-hook-limit"] {
         std::fs::write(directory.join(file), b"content")?;
     }
     let library = place::link_into(&directory.join("driver"))?;

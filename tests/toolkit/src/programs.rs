@@ -52,11 +52,11 @@ pub fn clients() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../limiter/clients")
 }
 
-/// The built libvgpu.so; the hook is beside it.
+/// The built libvgpu.so; the hook's programs are beside it.
 pub fn limiter() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folder = program.ancestors().nth(2).context("no target directory")?;
-    for file in ["libvgpu.so", "aliquot-hook"] {
+    for file in ["libvgpu.so", "aliquot-hook", "aliquot-hook-limit"] {
         ensure!(
             folder.join(file).is_file(),
             "{} has no {file}; expected: cargo build -p aliquot-limiter -p aliquot-hook",
