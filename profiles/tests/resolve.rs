@@ -194,10 +194,10 @@ fn limits_mps_clients_on_old_gpus() {
 #[test]
 fn refuses_what_the_agent_cannot_set_up() {
     check(
-        r#"
+        r"
 {gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 7}}]}], rest: vgpu}
   profiles.lab.gpus[0].layout[0].on.replicas: 7 is too many for an instance of GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: 1 to 6
-"#,
+",
     );
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::chart;
 
-/// Has it in a ConfigMap.
+/// Has it in a `ConfigMap`.
 const TEMPLATE: &str = "templates/scheduler.yaml";
 /// Where it has the extender.
 const EXTENDER: &str = "http://127.0.0.1:9397";
