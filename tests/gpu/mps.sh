@@ -102,8 +102,6 @@ else
     not_seen MPS-6 "$well of eight ran: $(cat "$temp"/of8-*)"
 fi
 
-skipped MPS-7 "the limiter counts the sum over a container's clients, not the daemon: tests/limiter"
-
 percent 100
 run full 64 3000 no
 percent 25

@@ -82,6 +82,8 @@ impl Scales {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const fn extent(function: u64, amount: u64) -> Extent {
@@ -107,5 +109,19 @@ mod tests {
         // The last measurement counts.
         scales.learn(extent(7, 2000), 60_000);
         assert_eq!(scales.estimate(extent(7, 1000)), Some(30_000));
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_estimate_for_any_sizes_and_costs(
+            function: u64, known: u64, cost: u64, amount: u64,
+        ) {
+            let scales = Scales::default();
+            scales.learn(extent(function, known), cost);
+            let estimate = scales.estimate(extent(function, amount));
+            prop_assert_eq!(estimate.is_some(), known > 0 && amount > 0);
+            let bounded = |estimate| (MIN_ESTIMATE..=MAX_ESTIMATE).contains(&estimate);
+            prop_assert!(estimate.is_none_or(bounded));
+        }
     }
 }

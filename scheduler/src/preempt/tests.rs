@@ -259,6 +259,19 @@ async fn names_no_pods_of_other_namespaces() {
     assert_eq!(texts, expected);
 }
 
+/// kube-scheduler excluded the other node, as one whose taint the pod does not tolerate.
+#[tokio::test(start_paused = true)]
+async fn evicts_nobody_on_a_node_that_was_not_offered() {
+    let mut scene = Scene::new();
+    Index::<Node>::apply(&*scene.preemptor.cache, node("tainted", 1000));
+    let cheaper = json!({"spec": {"priority": 0}});
+    scene.show("cheaper", 700, Some("tainted"), cheaper);
+    scene.bound_pod("low", 700, 1);
+    scene.refused(json!({}));
+    let all = ["try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn skips_pod_protected_by_disruption_budget() {
     let mut scene = Scene::new();

@@ -339,7 +339,7 @@ pub fn limiter() -> Result<PathBuf> {
 }
 
 /// A built file in or above this program's folder.
-pub(crate) fn built(name: &str) -> Option<PathBuf> {
+pub fn built(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let mut folders = program.ancestors().skip(1).take(2);
     folders.find_map(|folder| Some(folder.join(name)).filter(|file| file.is_file()))

@@ -1,12 +1,14 @@
 //! The memory limit is kept under both injection methods, by the simulator's own count.
 
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use aliquot_gpusim::STATE_VARIABLE;
 use aliquot_limiter_tests::scene::{
     FIRST, MIB, check, check_in, container, device, each_method, machine,
 };
-use aliquot_limiter_tests::{InjectionMethod, TestContainer};
+use aliquot_limiter_tests::{InjectionMethod, TalkingProgram, TestContainer, built, lines};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 
 #[test]
@@ -44,6 +46,48 @@ fn limits_functions_from_cu_get_proc_address() {
             ("info", "0 520 3000"),
         ],
     );
+}
+
+/// For the driver, each client may have all that the container may.
+#[test]
+fn mps_4_mps_7_driver_limits_each_client_and_library_all_together() {
+    let (_temp, machine) = machine();
+    let control = built("nvidia-cuda-mps-control").expect("cargo build --workspace");
+    let pipe = machine.state().with_file_name("mps");
+    let started = Command::new(&control)
+        .arg("-d")
+        .env("PATH", control.parent().unwrap())
+        .env(STATE_VARIABLE, machine.state())
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .env("CUDA_MPS_LOG_DIRECTORY", &pipe)
+        .env("CUDA_VISIBLE_DEVICES", "0")
+        .status();
+    assert!(started.unwrap().success());
+    for (method, code) in [
+        (InjectionMethod::NoLimiter, "0"),
+        (InjectionMethod::Replacement, "2"),
+        (InjectionMethod::Preload, "2"),
+    ] {
+        let container = container(&machine, method, 5000);
+        let client = |commands: &[&str]| {
+            let mut command = container.client_command(commands);
+            command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+            command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=5000M");
+            command
+        };
+        let mut first = client(&["init", "alloc,3000", "hold"]);
+        let mut holder = TalkingProgram::start(&mut first).unwrap();
+        for answer in ["init: 0", "alloc,3000: 0"] {
+            assert_eq!(holder.read_line().unwrap(), answer, "{method:?}");
+        }
+        let processes = machine.process_usage(FIRST).unwrap();
+        assert!(processes.iter().any(|one| one.mps), "{processes:?}");
+        let mut second = client(&["init", "alloc,3000", "alloc,500"]);
+        let answers = lines(&second.output().unwrap());
+        let large = format!("alloc,3000: {code}");
+        assert_eq!(answers, ["init: 0", &large, "alloc,500: 0"], "{method:?}");
+        holder.end().unwrap();
+    }
 }
 
 #[test]
@@ -143,7 +187,7 @@ fn refuses_allocation_without_limits_page_with_one_line() {
         );
         let bind = "mount --rbind /.aliquot ROOT/.aliquot\n";
         assert!(reply.contains(bind), "{method:?} {reply}");
-        let answers = aliquot_limiter_tests::lines(&output);
+        let answers = lines(&output);
         let expected = [
             "init: 800",
             "alloc,1: 800",

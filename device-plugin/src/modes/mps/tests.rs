@@ -117,7 +117,8 @@ fn gives_container_its_limits_and_daemon() {
     ];
     assert_eq!(setup.variables, variables);
     assert_eq!(setup.visible, [GPU]);
-    assert_eq!(setup.shown[0].cores, Percent(0), "its daemon limits it");
+    let shown = (setup.shown[0].memory, setup.shown[0].cores);
+    assert_eq!(shown, (Mib(3000), Percent(0)), "its daemon limits it");
     let pipe = fixture.root.path().join("GPU-a/pipe");
     assert_eq!(setup.mounts[0]["hostPath"], json!(pipe));
     assert_eq!(setup.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
