@@ -102,8 +102,8 @@ async fn walk(world: &World) -> Result<()> {
         admitted(world).await.or_not_yet().map(Some)
     })
     .await?;
-    both_serve(world, &folder, &serving, &extender).await?;
-    places_example(world, &folder, &service).await?;
+    Box::pin(both_serve(world, &folder, &serving, &extender)).await?;
+    Box::pin(places_example(world, &folder, &service)).await?;
 
     // The CA first, which signs the webhook's next certificate.
     let ca = issued(world, CA).await?;
@@ -111,11 +111,11 @@ async fn walk(world: &World) -> Result<()> {
     let serving = renewed(world, SERVING, &serving).await?;
     let extender = renewed(world, EXTENDER, &extender).await?;
     ensure!(serving.authority == ca.certificate, "{}", serving.authority);
-    both_serve(world, &folder, &serving, &extender).await?;
+    Box::pin(both_serve(world, &folder, &serving, &extender)).await?;
     let bundle = published(world).await?;
     ensure!(bundle.contains(serving.authority.trim()), "{bundle}");
     // Its kube-scheduler connects anew.
-    places_example(world, &folder, &service).await
+    Box::pin(places_example(world, &folder, &service)).await
 }
 
 /// A CA, and what it signs for the extender and its kube-scheduler.

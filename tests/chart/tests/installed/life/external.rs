@@ -47,7 +47,7 @@ async fn placed(world: &World) -> Result<()> {
     world.helm(&install)?;
     world.parts_ready().await?;
 
-    places_example(world, &folder, &service).await
+    Box::pin(places_example(world, &folder, &service)).await
 }
 
 /// Restarts the cluster's kube-scheduler with the extender and the client certificate in the folder: the
