@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         "a_kube_scheduler_of_ones_own_places_a_share",
         life::external_kube_scheduler,
     );
+    let certificates = scenario(
+        "webhook_and_extender_serve_what_cert_manager_renews",
+        life::renewed_certificates,
+    );
     let releases = vec![scenario(
         "helm_upgrade_keeps_values_and_certificates",
         lifecycle::upgrades,
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
         world(with_node, vec![external.long()]),
+        world(with_node, vec![certificates.long()]),
         world(without_node, releases),
         world(without_node, requests),
     ];

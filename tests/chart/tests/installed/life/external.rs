@@ -47,7 +47,14 @@ async fn placed(world: &World) -> Result<()> {
     world.helm(&install)?;
     world.parts_ready().await?;
 
-    let config = configuration(world, &folder, &service).await?;
+    Box::pin(places_example(world, &folder, &service)).await
+}
+
+/// Restarts the cluster's kube-scheduler with the extender and the client certificate in the folder: the
+/// example's pod gets its share.
+pub(super) async fn places_example(world: &World, folder: &Path, service: &str) -> Result<()> {
+    let cluster = &world.cluster;
+    let config = configuration(world, folder, service).await?;
     cluster.restart_scheduler_as(&config).await?;
     world.kubelet_counts_replicas().await?;
     let example = top("examples/gpu-pod.yaml");

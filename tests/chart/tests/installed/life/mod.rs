@@ -1,6 +1,7 @@
 //! The packaged chart on a real node, with images built here: its own pods with their own permissions,
 //! over the cluster's network. Only the GPU is simulated.
 
+mod cert_manager;
 mod driver_upgrade;
 mod enforced;
 mod external;
@@ -269,6 +270,10 @@ pub(crate) async fn quick_start_where_policies_hold(chart: Arc<ChartCluster>) ->
 
 pub(crate) async fn external_kube_scheduler(chart: Arc<ChartCluster>) -> Result<()> {
     Box::pin(external::places_a_share(chart.cluster.clone())).await
+}
+
+pub(crate) async fn renewed_certificates(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(cert_manager::renews(chart.cluster.clone())).await
 }
 
 pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {
