@@ -62,6 +62,8 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
             .collect();
         until!(rules.len() > 5 && bad.is_empty(), "{bad:?}");
         until!(without.is_empty(), "{}", without.join("\n"));
+        let xids = prometheus.series(r#"ALERTS{alertname="AliquotXids"}"#).await?;
+        until!(xids > 0, "no alert of the first XID");
         Ok(Some(()))
     })
     .await
