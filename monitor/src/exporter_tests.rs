@@ -119,6 +119,10 @@ fn scrape_evaluated(
 ) -> String {
     let shown = LatestSnapshot::default();
     shown.set(snapshot(change, change_evaluation));
+    scrape(shown, hami)
+}
+
+fn scrape(shown: LatestSnapshot, hami: bool) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter { shown, hami }));
     let mut text = String::new();
@@ -146,6 +150,21 @@ fn exports_exactly_the_declared_metrics() {
 fn check(line: &str) {
     let text = scrape_with(true, |_| ());
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+}
+
+/// A monitor that was restarted because the driver does not answer has no other sample.
+#[test]
+fn exports_since_when_the_first_sample_does_not_complete() {
+    let shown = LatestSnapshot::default();
+    let series = "aliquot_monitor_last_sample_timestamp_seconds";
+    let overdue = |second| shown.set_overdue("n1", UNIX_EPOCH + Duration::from_secs(second));
+    check_lines(&scrape(shown.clone(), false), series, &[]);
+    overdue(5);
+    overdue(6);
+    check_lines(&scrape(shown.clone(), false), series, &["5.0"]);
+    shown.set(snapshot(|_| (), |_| ()));
+    overdue(9);
+    check_lines(&scrape(shown.clone(), false), series, &["7.0"]);
 }
 
 #[test]
