@@ -238,8 +238,8 @@ fn add_share(
         if is_reported {
             let ratio = f64::from(found.busy) / 100.0;
             put(&all::SHARE_CORE_USED, Value::Part(ratio));
+            put(&all::HAMI_CONTAINER_BUSY, Value::Whole(found.busy.into()));
         }
-        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(found.busy.into()));
     }
     put(&all::SHARE_PEAK, Value::Whole(found.peak));
     put(&all::SHARE_TRACKED, Value::Whole(found.tracked));

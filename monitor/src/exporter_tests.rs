@@ -267,12 +267,16 @@ fn reports_processes_whose_memory_is_not_available() {
 fn reports_where_compute_is_not_corrected() {
     // Of a GPU and of a MIG instance.
     for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
-        let text = scrape_with(false, |sample| {
+        let text = scrape_with(true, |sample| {
             sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
         });
         check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);
-        let found = text.matches("\naliquot_share_core_used_ratio{").count();
-        assert_eq!(found, used);
+        for series in [
+            "\naliquot_share_core_used_ratio{",
+            "\nhami_container_device_utilization_ratio{",
+        ] {
+            assert_eq!(text.matches(series).count(), used, "{series}");
+        }
     }
 }
 
