@@ -164,7 +164,7 @@ fn exports_since_when_the_first_sample_does_not_complete() {
     check_lines(&scrape(shown.clone(), false), series, &["5.0"]);
     shown.set(snapshot(|_| (), |_| ()));
     overdue(9);
-    check_lines(&scrape(shown.clone(), false), series, &["7.0"]);
+    check_lines(&scrape(shown, false), series, &["7.0"]);
 }
 
 #[test]
