@@ -33,12 +33,14 @@ kubernetes_build() {
   go_build "$1" "$flags" "${@:2}"
 }
 
-# debian PACKAGE...: installs those that are missing.
+# debian PACKAGE...: installs those that are missing; waits for another apt, such as that of a machine
+# that has just started.
 debian() {
   local package missing=
   for package; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=" $package"
   done
   # shellcheck disable=SC2086 # several words
-  [ -z "$missing" ] || { apt-get update && apt-get install -y --no-install-recommends $missing; } >&2
+  [ -z "$missing" ] || { apt-get update -o Acquire::Retries=5 && DEBIAN_FRONTEND=noninteractive apt-get install -y \
+    --no-install-recommends -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 $missing; } >&2
 }

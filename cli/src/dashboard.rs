@@ -26,7 +26,7 @@ const ASKED: [HeaderName; 4] = [
     header::IF_MODIFIED_SINCE,
     header::IF_NONE_MATCH,
 ];
-const ANSWERED: [HeaderName; 7] = [
+const ANSWERED: [HeaderName; 8] = [
     header::CACHE_CONTROL,
     header::CONTENT_ENCODING,
     header::CONTENT_SECURITY_POLICY,
@@ -34,7 +34,10 @@ const ANSWERED: [HeaderName; 7] = [
     header::ETAG,
     header::LAST_MODIFIED,
     header::VARY,
+    LEADS,
 ];
+/// The header by which a replica of the scheduler says whether it leads.
+const LEADS: HeaderName = HeaderName::from_static("aliquot-leads");
 
 /// The flags of `dashboard`.
 #[derive(Debug, Args)]
@@ -176,9 +179,14 @@ async fn answer(State(page): State<Arc<Page>>, request: Request) -> Response {
     if request.method() != Method::GET {
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
-    let is_good = |status: StatusCode| status.is_success() || status == StatusCode::NOT_MODIFIED;
+    let is_good = |answer: &Response| {
+        let status = answer.status();
+        let leads = answer.headers().get(LEADS);
+        (status.is_success() || status == StatusCode::NOT_MODIFIED)
+            && leads.is_none_or(|leads| leads != "false")
+    };
     if let Ok(answer) = page.ask(path, request.headers()).await
-        && is_good(answer.status())
+        && is_good(&answer)
     {
         return answer;
     }
@@ -192,6 +200,8 @@ async fn answer(State(page): State<Arc<Page>>, request: Request) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use axum::routing::get;
 
     use super::*;
@@ -264,6 +274,28 @@ mod tests {
         }
         let written = status(Method::POST, format!("{url}state")).await;
         assert_eq!(written, StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[tokio::test]
+    async fn dashboard_searches_the_leader_again_where_its_replica_no_longer_leads() {
+        let searches = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&searches);
+        let top = async move || {
+            counted.fetch_add(1, Relaxed);
+            "{\"leads\": true}"
+        };
+        let router = Router::new()
+            .route("/top", get(top))
+            .route("/page/state", get(|| async { ([(LEADS, "false")], "{}") }));
+        let access = Access {
+            scheduler: Some(format!("http://{}", serve(router).await).parse().unwrap()),
+            ..Access::default()
+        };
+        let page = Page::new(access).unwrap();
+        let url = page.url(serve(page.clone().router()).await);
+        let (status, _, text) = answer_to(Method::GET, format!("{url}state")).await;
+        assert_eq!((status, &*text), (StatusCode::OK, "{}"));
+        assert_eq!(searches.load(Relaxed), 2);
     }
 
     #[tokio::test]

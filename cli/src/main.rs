@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "the output of a command")]
 #![allow(clippy::print_stderr, reason = "notes beside the output")]
 
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,8 +28,8 @@ fn main() -> ExitCode {
             let found = runtime.and_then(|runtime| runtime.block_on(names.read(before)));
             found.unwrap_or_default()
         };
-        print!("{}", complete::answer(&words, names));
-        return ExitCode::SUCCESS;
+        return print(&complete::answer(&words, names))
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let program = Program::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     run(program.command).unwrap_or_else(|error| {
@@ -40,13 +41,13 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Config(Config::Validate(flags)) => return validate(&flags),
-        Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
-        Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Config(Config::Convert(flags)) => print(&flags.run()?)?,
+        Command::Config(Config::Show(flags)) => print(&runtime()?.block_on(flags.run())?)?,
+        Command::Explain(flags) => print(&runtime()?.block_on(flags.run())?)?,
+        Command::Resize(flags) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");
-            print!("{}", runtime()?.block_on(flags.run(&note))?);
+            print(&runtime()?.block_on(flags.run(&note))?)?;
         }
         Command::Dashboard(flags) => {
             let note = |text: &str| eprintln!("{text}");
@@ -81,11 +82,22 @@ async fn diagnose(flags: Doctor) -> Result<ExitCode> {
 }
 
 fn shown(report: &Report, code: u8, output: Output) -> Result<ExitCode> {
-    print!("{}", output.text(report, |all| report.table(all))?);
+    print(&output.text(report, |all| report.table(all))?)?;
     if report.checked_nothing() {
         eprintln!("Error: nothing could be checked; the report has the reason of each check");
     }
     Ok(ExitCode::from(code))
+}
+
+/// Prints an answer. That its reader has read enough, as `head` does, is no error.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -97,7 +109,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn validate(flags: &config::Validate) -> Result<ExitCode> {
     match flags.run() {
         Ok(summary) => {
-            print!("{summary}");
+            print(&summary)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(config::ConfigError::Invalid(errors)) => {

@@ -34,13 +34,30 @@ impl Output {
         table: impl FnOnce(bool) -> String,
     ) -> Result<String, OutputError> {
         Ok(match self {
-            Self::Table => table(false),
-            Self::Wide => table(true),
+            Self::Table => printable(table(false)),
+            Self::Wide => printable(table(true)),
             Self::Json => serde_json::to_string_pretty(answer)? + "\n",
             // Through JSON, so that both have the same fields in the same form.
             Self::Yaml => serde_saphyr::to_string(&serde_json::to_value(answer)?)?,
         })
     }
+}
+
+/// What others wrote, such as the name of a pod's owner, commands no terminal.
+fn printable(text: String) -> String {
+    let is_command = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_command) {
+        return text;
+    }
+    let mut printable = String::new();
+    for c in text.chars() {
+        if is_command(c) {
+            printable.extend(c.escape_unicode());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
 }
 
 /// An error with its causes in one line, each once: many texts contain that of their cause.
@@ -58,6 +75,13 @@ pub fn message(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_others_commands_no_terminal() {
+        let table = |_| "Job/\u{1b}[2Ja\u{9b}é\n".to_owned();
+        let text = Output::Table.text(&(), table).unwrap();
+        assert_eq!(text, "Job/\\u{1b}[2Ja\\u{9b}é\n");
+    }
 
     #[test]
     fn reports_each_cause_of_an_error_once() {

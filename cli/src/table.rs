@@ -5,7 +5,11 @@ use std::fmt::{Display, Write as _};
 /// Columns as wide as their widest cell, separated by two spaces; their names are separated by `|`.
 pub fn aligned(head: &str, rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.split('|').map(str::len).collect();
-    for row in rows {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| one_line(cell)).collect())
+        .collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -20,10 +24,18 @@ pub fn aligned(head: &str, rows: &[Vec<String>]) -> String {
         text.push('\n');
     };
     line(&mut head.split('|'));
-    for row in rows {
+    for row in &rows {
         line(&mut row.iter().map(String::as_str));
     }
     text
+}
+
+/// Messages of webhooks have several lines.
+fn one_line(cell: &str) -> String {
+    if cell.contains('\n') {
+        return cell.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    cell.to_owned()
 }
 
 /// A count with its noun: `1 node`, `2 nodes`.

@@ -64,6 +64,24 @@ fn validate_prints_profiles_and_exits_0() {
 }
 
 #[test]
+fn reader_that_has_read_enough_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-aliquot"))
+        .args(["config", "validate", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    drop(child.stdout.take());
+    let mut pipe = child.stdin.take().expect("a pipe");
+    let valid = b"{apiVersion: aliquot.dev/v1alpha1, profiles: {lab: {rest: exclusive}}}";
+    pipe.write_all(valid).expect("written");
+    drop(pipe);
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
 fn converts_to_valid_configuration() {
     let theirs =
         "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}";

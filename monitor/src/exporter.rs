@@ -19,11 +19,28 @@ use crate::node_sample::NodeSample;
 use crate::pods::Pod;
 
 #[derive(Clone, Debug, Default)]
-pub struct LatestSnapshot(Arc<Mutex<Option<Arc<Snapshot>>>>);
+pub struct LatestSnapshot(Arc<Mutex<Latest>>);
+
+#[derive(Clone, Debug, Default)]
+enum Latest {
+    #[default]
+    Nothing,
+    /// The first sample of this node began then and does not complete.
+    Overdue(String, SystemTime),
+    Taken(Arc<Snapshot>),
+}
 
 impl LatestSnapshot {
     pub fn set(&self, snapshot: Snapshot) {
-        *self.0.lock() = Some(Arc::new(snapshot));
+        *self.0.lock() = Latest::Taken(Arc::new(snapshot));
+    }
+
+    /// A sample of this node that began then does not complete.
+    pub fn set_overdue(&self, node: &str, begun: SystemTime) {
+        let mut latest = self.0.lock();
+        if matches!(*latest, Latest::Nothing) {
+            *latest = Latest::Overdue(node.to_owned(), begun);
+        }
     }
 }
 
@@ -36,10 +53,16 @@ pub struct Exporter {
 
 impl Collector for Exporter {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let snapshot = self.shown.0.lock().clone();
-        let samples = snapshot
-            .map(|snapshot| samples(&snapshot))
-            .unwrap_or_default();
+        let latest = self.shown.0.lock().clone();
+        let samples = match latest {
+            Latest::Nothing => Samples::default(),
+            Latest::Overdue(node, begun) => {
+                let mut samples = Samples::default();
+                add_last_sample(&mut samples, &[node], begun);
+                samples
+            }
+            Latest::Taken(snapshot) => samples(&snapshot),
+        };
         samples.encode(&mut encoder, self.hami)
     }
 }
@@ -215,8 +238,8 @@ fn add_share(
         if is_reported {
             let ratio = f64::from(found.busy) / 100.0;
             put(&all::SHARE_CORE_USED, Value::Part(ratio));
+            put(&all::HAMI_CONTAINER_BUSY, Value::Whole(found.busy.into()));
         }
-        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(found.busy.into()));
     }
     put(&all::SHARE_PEAK, Value::Whole(found.peak));
     put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
@@ -305,9 +328,7 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
     let took = snapshot.took.as_secs_f64();
     put(&all::SAMPLE_SECONDS, Value::Part(took));
-    let since_epoch = snapshot.completed_at.duration_since(UNIX_EPOCH);
-    let completed_at = since_epoch.unwrap_or_default().as_secs_f64();
-    put(&all::LAST_SAMPLE, Value::Part(completed_at));
+    add_last_sample(samples, &node, snapshot.completed_at);
     // Exported from 0 on, so that the first failure is an increase.
     for what in ["counters", "inventory", "limits", "names", "processes"] {
         let labels = [snapshot.node.clone(), what.to_owned()];
@@ -319,6 +340,12 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         let times = counts.killed.get(reason).copied().unwrap_or(0);
         samples.add(&all::KILLED, &labels, Value::Whole(times));
     }
+}
+
+fn add_last_sample(samples: &mut Samples, node: &[String], at: SystemTime) {
+    let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = Value::Part(since_epoch.as_secs_f64());
+    samples.add(&all::LAST_SAMPLE, node, seconds);
 }
 
 fn share_labels(

@@ -119,6 +119,10 @@ fn scrape_evaluated(
 ) -> String {
     let shown = LatestSnapshot::default();
     shown.set(snapshot(change, change_evaluation));
+    scrape(shown, hami)
+}
+
+fn scrape(shown: LatestSnapshot, hami: bool) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter { shown, hami }));
     let mut text = String::new();
@@ -146,6 +150,21 @@ fn exports_exactly_the_declared_metrics() {
 fn check(line: &str) {
     let text = scrape_with(true, |_| ());
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+}
+
+/// A monitor that was restarted because the driver does not answer has no other sample.
+#[test]
+fn exports_since_when_the_first_sample_does_not_complete() {
+    let shown = LatestSnapshot::default();
+    let series = "aliquot_monitor_last_sample_timestamp_seconds";
+    let overdue = |second| shown.set_overdue("n1", UNIX_EPOCH + Duration::from_secs(second));
+    check_lines(&scrape(shown.clone(), false), series, &[]);
+    overdue(5);
+    overdue(6);
+    check_lines(&scrape(shown.clone(), false), series, &["5.0"]);
+    shown.set(snapshot(|_| (), |_| ()));
+    overdue(9);
+    check_lines(&scrape(shown, false), series, &["7.0"]);
 }
 
 #[test]
@@ -248,12 +267,16 @@ fn reports_processes_whose_memory_is_not_available() {
 fn reports_where_compute_is_not_corrected() {
     // Of a GPU and of a MIG instance.
     for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
-        let text = scrape_with(false, |sample| {
+        let text = scrape_with(true, |sample| {
             sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
         });
         check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);
-        let found = text.matches("\naliquot_share_core_used_ratio{").count();
-        assert_eq!(found, used);
+        for series in [
+            "\naliquot_share_core_used_ratio{",
+            "\nhami_container_device_utilization_ratio{",
+        ] {
+            assert_eq!(text.matches(series).count(), used, "{series}");
+        }
     }
 }
 

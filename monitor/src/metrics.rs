@@ -144,7 +144,7 @@ declared! {
     SAMPLE_SECONDS = Gauge Own "aliquot_monitor_sample_seconds" NODE,
         "Duration of the last sample";
     LAST_SAMPLE = Gauge Own "aliquot_monitor_last_sample_timestamp_seconds" NODE,
-        "Time when the last sample completed, since 1970; stays behind the clock while the driver does not answer";
+        "Time when the last sample completed, since 1970; stays behind the clock while the driver does not answer, and is that of its begin if the first does not complete";
     HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
         "Memory of the GPU in use";
     HAMI_BUSY = Gauge Hami "hami_host_gpu_utilization_ratio" HAMI_HOST,

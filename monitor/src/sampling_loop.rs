@@ -70,12 +70,14 @@ impl SamplingLoop {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sampling = self;
+        let (node, shown) = (sampling.node.clone(), sampling.shown.clone());
         let mut closed: Option<String> = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
+            let begun = SystemTime::now();
             let task = spawn_blocking(move || {
                 let open = sampling.driver.open_or_release();
                 if open.is_ok() {
@@ -83,9 +85,11 @@ impl SamplingLoop {
                 }
                 (sampling, open.err().map(|reason| reason.to_string()))
             });
-            let Ok((same, reason)) =
-                await_reporting_overdue(task, || report(SampleStatus::Overdue)).await
-            else {
+            let on_overdue = || {
+                shown.set_overdue(&node, begun);
+                report(SampleStatus::Overdue);
+            };
+            let Ok((same, reason)) = await_reporting_overdue(task, on_overdue).await else {
                 tracing::error!("sampling panicked; the monitor exits");
                 stop.cancel();
                 return;

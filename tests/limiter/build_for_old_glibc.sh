@@ -8,11 +8,11 @@ set -eu
 folder=${1:?a folder}
 cd "$(dirname "$0")"
 library=$(../../limiter/build.sh)
-tools=${XDG_CACHE_HOME:-$HOME/.cache}/aliquot/zig
-PATH=$tools/bin:$PATH
+tools=$(../../limiter/zig.sh)
+PATH=$tools:$PATH
 target=$(rustc --print host-tuple)
 cargo zigbuild --quiet --locked -p aliquot-gpusim-cuda --target "$target.2.17"
-"$tools/bin/python" -m ziglang cc -target "${target%%-*}-linux-gnu.2.17" -O1 \
+"$tools/python" -m ziglang cc -target "${target%%-*}-linux-gnu.2.17" -O1 \
     -o "$folder/ways-old" clients/ways.c -ldl
 echo "$library"
 echo "$(dirname "$library")/aliquot-hook"

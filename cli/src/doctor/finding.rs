@@ -199,6 +199,16 @@ mod tests {
             "0 problems, 0 warnings, 0 not checked, 1 ok\n",
         );
         check(
+            about.each([
+                ("a", problem("denied:\n\nrule", "exempt it")),
+                ("b", problem("gone", "make it")),
+            ]),
+            1,
+            "         CHECK  ABOUT    FOUND\nPROBLEM  a      cluster  denied: rule\n    -> exempt it\n\
+             PROBLEM  b      cluster  gone\n    -> make it\n\n\
+             2 problems, 0 warnings, 0 not checked, 0 ok\n",
+        );
+        check(
             about.each([("a", ok("fine")), ("b", Err("no rights".to_owned()))]),
             1,
             "             CHECK  ABOUT    FOUND\nnot checked  b      cluster  no rights\n\n\

@@ -19,6 +19,8 @@ use super::page_state::Editions;
 use super::{HttpError, ReadModel, blocking};
 
 const JSON: (HeaderName, &str) = (header::CONTENT_TYPE, "application/json");
+/// Whether this replica leads, so that `kubectl aliquot dashboard` asks another one if it does not.
+const LEADS: HeaderName = HeaderName::from_static("aliquot-leads");
 /// The page loads nothing from other hosts.
 const POLICY: (HeaderName, &str) = (
     header::CONTENT_SECURITY_POLICY,
@@ -112,13 +114,14 @@ async fn state(
     Query(Since { since }): Query<Since>,
 ) -> Result<Response, HttpError> {
     model.ready()?;
-    let now = Instant::now();
+    let (now, leads) = (Instant::now(), model.leader.leads());
     let answer = blocking(move || {
         let mut editions = editions.lock();
-        editions.update(&model.cache, &model.hour, model.leader.leads(), now);
+        editions.update(&model.cache, &model.hour, leads, now);
         editions.answer(since.as_deref())
     });
-    Ok(([JSON], answer.await?).into_response())
+    let leads = (LEADS, if leads { "true" } else { "false" });
+    Ok(([JSON, leads], answer.await?).into_response())
 }
 
 /// What the monitors of these nodes answer.

@@ -60,6 +60,12 @@ async fn serves_page_files_that_load_nothing_external() {
 }
 
 #[tokio::test]
+async fn page_state_names_the_leader() {
+    let answer = ask("/page/state", Readiness::new([])).await;
+    assert_eq!(answer.headers()["aliquot-leads"], "true");
+}
+
+#[tokio::test]
 async fn page_state_is_unavailable_before_first_list() {
     let answer = ask("/page/state", Readiness::new(["pods"])).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);

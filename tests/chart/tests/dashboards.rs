@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use aliquot_chart::top;
+use aliquot_e2e::prometheus;
 
 /// Suffixes of the metric types.
 const ENDS: [&str; 5] = ["", "_total", "_bucket", "_seconds", "_seconds_bucket"];
@@ -136,4 +137,24 @@ fn every_metric_has_a_dashboard_or_alert() {
     let declared = declared();
     let unseen: Vec<&String> = declared.iter().filter(|name| !is_shown(name)).collect();
     assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+/// Each replica of the scheduler exports the whole ledger, and the chart installs two.
+#[test]
+fn dashboards_count_each_gpu_once_whatever_the_number_of_schedulers() {
+    let is_of_one_replica = |before: &str| {
+        let labels = before.strip_suffix(") (");
+        let labels = labels.and_then(|before| before.rsplit_once("max by ("));
+        labels.is_some_and(|(_, labels)| !labels.contains('('))
+    };
+    let mut found = 0;
+    for (place, query) in prometheus::queries().expect("queries") {
+        for ledger in ["aliquot_scheduler_gpu_", "aliquot_scheduler_quota_"] {
+            for (at, _) in query.match_indices(ledger) {
+                assert!(is_of_one_replica(&query[..at]), "{place}: {query}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 10, "{found}");
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use super::CLEANUP_UNTIL;
+use super::{CLEANUP_UNTIL, is_requested};
 
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -60,17 +60,20 @@ enum NodeState {
     NotRequested,
     /// Its agent was asked.
     Requested,
+    /// An earlier run asked it, and ended before it could withdraw that; the agent ignores it now.
+    Expired,
 }
 
 /// `None`: the agent has cleaned up, or never ran there.
-fn node_state(node: &PartialObjectMeta<Node>) -> Option<NodeState> {
+fn node_state(node: &PartialObjectMeta<Node>, now: Timestamp) -> Option<NodeState> {
     let annotations = node.annotations();
-    if annotations.contains_key(CLEANUP_UNTIL) {
-        return Some(NodeState::Requested);
+    match annotations.get(CLEANUP_UNTIL) {
+        Some(until) if is_requested(Some(until), now) => Some(NodeState::Requested),
+        Some(_) => Some(NodeState::Expired),
+        None => annotations
+            .contains_key(INVENTORY)
+            .then_some(NodeState::NotRequested),
     }
-    annotations
-        .contains_key(INVENTORY)
-        .then_some(NodeState::NotRequested)
 }
 
 /// Asks all agents. Returns the names of the nodes that were not cleaned up in time.
@@ -84,19 +87,21 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, Cleanu
         polls.tick().await;
         // No more than names and annotations: a cluster has thousands of nodes.
         let listed = call("list", nodes.list_metadata(&ListParams::default())).await?;
-        let states = listed.items.iter();
+        let (states, now) = (listed.items.iter(), Timestamp::now());
         let states: Vec<(String, NodeState)> = states
-            .filter_map(|node| Some((node.name_any(), node_state(node)?)))
+            .filter_map(|node| Some((node.name_any(), node_state(node, now)?)))
             .collect();
         let timed_out = Instant::now() >= end;
         for (name, state) in &states {
             match state {
-                NodeState::Requested if timed_out => annotate(&nodes, name, &Value::Null).await?,
-                NodeState::NotRequested if !timed_out => {
+                NodeState::Requested | NodeState::Expired if timed_out => {
+                    annotate(&nodes, name, &Value::Null).await?;
+                }
+                NodeState::NotRequested | NodeState::Expired if !timed_out => {
                     annotate(&nodes, name, &request).await?;
                     tracing::info!(node = name, "asked the agent to clean up the node");
                 }
-                NodeState::Requested | NodeState::NotRequested => {}
+                NodeState::Requested | NodeState::NotRequested | NodeState::Expired => {}
             }
         }
         if timed_out || states.is_empty() {
@@ -133,18 +138,25 @@ mod tests {
 
     #[test]
     fn asks_nodes_with_inventory_once() {
+        let now: Timestamp = "2026-11-22T10:00:00Z".parse().expect("a time");
+        let (later, earlier) = ("2026-11-22T10:00:30Z", "2026-11-22T09:59:59Z");
         let check = |annotations: Value, expected: Option<NodeState>| {
             let node = json!({"metadata": {"name": "n", "annotations": annotations}});
             let node: PartialObjectMeta<Node> = serde_json::from_value(node).expect("a node");
-            assert_eq!(node_state(&node), expected, "{annotations}");
+            assert_eq!(node_state(&node, now), expected, "{annotations}");
         };
         check(json!({}), None);
         check(json!({"others": "x"}), None);
         check(json!({INVENTORY: "{}"}), Some(NodeState::NotRequested));
         check(
-            json!({INVENTORY: "{}", CLEANUP_UNTIL: "t"}),
+            json!({INVENTORY: "{}", CLEANUP_UNTIL: later}),
             Some(NodeState::Requested),
         );
-        check(json!({CLEANUP_UNTIL: "t"}), Some(NodeState::Requested));
+        check(json!({CLEANUP_UNTIL: later}), Some(NodeState::Requested));
+        // Left by a run that was ended.
+        check(
+            json!({INVENTORY: "{}", CLEANUP_UNTIL: earlier}),
+            Some(NodeState::Expired),
+        );
     }
 }

@@ -19,6 +19,7 @@ use super::running::{REAL, beside, monitored, over, pod};
 
 const NAMESPACE: &str = "seen";
 const RULES: &str = "charts/aliquot/files/alerts.yaml";
+const RULES_TEST: &str = "tests/e2e/tests/node/monitor/alerts.yaml";
 pub(crate) async fn on_dashboards(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, NAMESPACE).await?;
@@ -42,6 +43,7 @@ pub(crate) async fn on_dashboards(stack: Arc<Stack>) -> Result<()> {
         promtool(&["check", "metrics"], &classic(&text))?;
     }
     promtool(&["check", "rules", &file(RULES).to_string_lossy()], "")?;
+    promtool(&["test", "rules", &file(RULES_TEST).to_string_lossy()], "")?;
     over(stack, NAMESPACE).await
 }
 
