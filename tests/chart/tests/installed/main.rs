@@ -33,23 +33,28 @@ fn main() -> ExitCode {
         "a_kube_scheduler_of_ones_own_places_a_share",
         life::external_kube_scheduler,
     );
-    let releases = vec![scenario(
+    let upgrades = scenario(
         "helm_upgrade_keeps_values_and_certificates",
         lifecycle::upgrades,
-    )];
+    );
+    let by_helm_4 = scenario(
+        "helm_4_applies_on_the_server_and_stops_at_fields_of_others",
+        lifecycle::applies_on_the_server,
+    );
     // Last, because its nodes, pods and namespaces stay until the cluster ends.
-    let requests = vec![scenario(
+    let requests = scenario(
         "api_server_refuses_forbidden_verbs_and_annotations",
         fenced::refused,
-    )];
+    );
     let worlds = vec![
         world(with_node, vec![survives]),
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
         world(with_node, vec![external.long()]),
-        world(without_node, releases),
-        world(without_node, requests),
+        world(without_node, vec![upgrades]),
+        world(without_node, vec![by_helm_4.long()]),
+        world(without_node, vec![requests]),
     ];
     scenario::main(ChartCluster::start, worlds)
 }
@@ -113,8 +118,16 @@ async fn without_node(chart: Arc<ChartCluster>) -> Result<()> {
     Ok(())
 }
 
+/// Runs one version of helm.
+type Helm = fn(&[&str]) -> Result<HelmOutput>;
+
 /// Runs helm on a cluster, in the chart's namespace.
 fn helm_on(cluster: &Cluster, arguments: &[&str]) -> Result<HelmOutput> {
+    run_on(cluster, helm, arguments)
+}
+
+/// The same by any version of helm.
+fn run_on(cluster: &Cluster, helm: Helm, arguments: &[&str]) -> Result<HelmOutput> {
     let config = cluster.kubeconfig().to_string_lossy().into_owned();
     let mut all = arguments.to_vec();
     all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
