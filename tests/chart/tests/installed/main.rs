@@ -20,6 +20,10 @@ fn main() -> ExitCode {
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
         life::pod_survives,
     );
+    let from_older = scenario(
+        "running_pods_survive_an_upgrade_from_an_older_release",
+        life::upgraded_from_older,
+    );
     let from_registry = scenario(
         "release_from_a_registry_runs_a_share_within_90_s",
         life::runs_share_from_registry,
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
     );
     let worlds = vec![
         world(with_node, vec![survives]),
+        world(with_node, vec![from_older.long()]),
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
