@@ -21,8 +21,9 @@ const POLICY: &str = "networkpolicy/aliquot-monitor";
 const SCALING: &str = "--device-memory-scaling=";
 /// The kinds of the chart's objects.
 const KINDS: &str = "daemonsets,deployments,configmaps,secrets,serviceaccounts,services,roles,\
-    rolebindings,clusterroles,clusterrolebindings,networkpolicies,poddisruptionbudgets,resourcequotas,\
-    leases,mutatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings";
+    rolebindings,clusterroles,clusterrolebindings,networkpolicies,poddisruptionbudgets,\
+    resourcequotas,leases,mutatingwebhookconfigurations,validatingadmissionpolicies,\
+    validatingadmissionpolicybindings";
 
 /// An object of the chart, with who has written which of its fields.
 async fn object(cluster: &Cluster, name: &str) -> Result<Value> {
@@ -260,8 +261,8 @@ pub(crate) async fn applies_on_the_server(on: Arc<ChartCluster>) -> Result<()> {
     let agent = object(cluster, AGENT).await?;
     let managers = &agent["metadata"]["managedFields"];
     let mut all = managers.as_array().into_iter().flatten();
-    let is_applied = all.any(|one| one["manager"] == "helm" && one["operation"] == "Apply");
-    ensure!(is_applied, "{managers}");
+    let applied = |one: &Value| one["manager"] == "helm" && one["operation"] == "Apply";
+    ensure!(all.any(applied), "{managers}");
     release.upgrade_keeps_values().await?;
     release.roll_back(&[]).await?;
     changed_by_others(&release).await?;
