@@ -19,11 +19,6 @@ const AGENT: &str = "daemonset/aliquot-device-plugin";
 const WEBHOOK: &str = "deployment/aliquot-webhook";
 const POLICY: &str = "networkpolicy/aliquot-monitor";
 const SCALING: &str = "--device-memory-scaling=";
-/// The kinds of the chart's objects.
-const KINDS: &str = "daemonsets,deployments,configmaps,secrets,serviceaccounts,services,roles,\
-    rolebindings,clusterroles,clusterrolebindings,networkpolicies,poddisruptionbudgets,\
-    resourcequotas,leases,mutatingwebhookconfigurations,validatingadmissionpolicies,\
-    validatingadmissionpolicybindings";
 
 /// An object of the chart, with who has written which of its fields.
 async fn object(cluster: &Cluster, name: &str) -> Result<Value> {
@@ -266,12 +261,7 @@ pub(crate) async fn applies_on_the_server(on: Arc<ChartCluster>) -> Result<()> {
     release.upgrade_keeps_values().await?;
     release.roll_back(&[]).await?;
     changed_by_others(&release).await?;
-    release.uninstall()?;
-    let label = "app.kubernetes.io/part-of=aliquot";
-    let get = ["get", KINDS, "-A", "-l", label, "-o", "name"];
-    let left = cluster.kubectl(&get).await?.success()?;
-    ensure!(left.is_empty(), "uninstalled, but not {left}");
-    Ok(())
+    release.uninstall()
 }
 
 /// A field that somebody else has changed stops an upgrade and a rollback, unless they have the flag that

@@ -261,7 +261,7 @@ pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
 }
 
 pub(crate) async fn upgraded_from_older(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(older::is_upgraded(chart.cluster.clone())).await
+    Box::pin(older::upgraded(chart.cluster.clone())).await
 }
 
 pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! An upgrade from an older release while pods run, a rollback to it, and the upgrade again. The older one is
-//! of an earlier version, has a part of the chart less and another library in its image.
+//! An upgrade from an older release while pods run, a rollback to it, and the upgrade again, by Helm 4. The
+//! older one is of an earlier version, has a part of the chart less and another library in its image.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use aliquot_chart::release::{success, version};
 use aliquot_chart::simulated_node::{archive_with, built, load};
-use aliquot_chart::{NAMESPACE, top};
+use aliquot_chart::{NAMESPACE, helm_4, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
@@ -16,13 +16,14 @@ use serde_json::json;
 
 use super::shown::output_of;
 use super::world::{PATIENCE, World};
-use super::{Before, GPU, applied, container_of, has_its_share, removed};
+use super::{Before, GPU, applied, container_of, has_its_share};
 use crate::lifecycle::{OLDER, documented, older};
+use crate::run_on;
 
 /// The tag of the older image.
 const TAG: &str = "older";
 
-pub(super) async fn is_upgraded(cluster: Arc<Cluster>) -> Result<()> {
+pub(super) async fn upgraded(cluster: Arc<Cluster>) -> Result<()> {
     let world = Box::pin(World::on(cluster)).await?;
     if let Err(error) = Box::pin(walk(&world)).await {
         bail!("an older release: {error:#}\n{}", world.report().await);
@@ -40,7 +41,7 @@ async fn walk(world: &World) -> Result<()> {
     let tag = format!("--set=image.tag={TAG}");
     let mut install = vec!["install", "aliquot", &chart, &tag];
     install.extend(values);
-    world.helm(&install)?;
+    helm(world, &install)?;
     rolled_out(world, OLDER).await?;
     let example = top("examples/gpu-pod.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
@@ -53,7 +54,7 @@ async fn walk(world: &World) -> Result<()> {
         ensure!(now == running, "{what}: {now:?} was {running:?}");
         let library = library(world, "gpu-pod").await?;
         ensure!(library == loaded, "{what}: {library} was {loaded}");
-        let counted = is_allocated(world, allocated).await;
+        let counted = allocated_is(world, allocated).await;
         counted.context(what.to_owned())
     };
     runs_on("installed", "3000/162572").await?;
@@ -62,7 +63,7 @@ async fn walk(world: &World) -> Result<()> {
     let mut upgrade = vec!["upgrade", "aliquot"];
     upgrade.extend(world.chart());
     upgrade.extend(flags.iter().map(String::as_str));
-    world.helm(&upgrade)?;
+    helm(world, &upgrade)?;
     rolled_out(world, &version()?).await?;
     runs_on("upgraded", "3000/162572").await?;
     world.kubelet_counts_replicas().await?;
@@ -79,10 +80,10 @@ async fn walk(world: &World) -> Result<()> {
     let newer = library(world, "later").await?;
     ensure!(newer != loaded, "the next pod has the old library");
 
-    world.helm(&["rollback", "aliquot", "1"])?;
+    helm(world, &["rollback", "aliquot", "1"])?;
     rolled_out(world, OLDER).await?;
     runs_on("rolled back", "6000/162572").await?;
-    world.helm(&upgrade)?;
+    helm(world, &upgrade)?;
     rolled_out(world, &version()?).await?;
     runs_on("upgraded again", "6000/162572").await?;
     ensure!(library(world, "later").await? == newer);
@@ -90,8 +91,13 @@ async fn walk(world: &World) -> Result<()> {
     for name in ["gpu-pod", "later"] {
         world.cluster.delete_pod("default", name).await?;
     }
-    removed(world).await?;
+    helm(world, &["uninstall", "aliquot", "--wait"])?;
     before.again(world, &[]).await
+}
+
+fn helm(world: &World, arguments: &[&str]) -> Result<()> {
+    let output = run_on(&world.cluster, helm_4, arguments)?;
+    output.success().map(drop)
 }
 
 /// Loads the image with another library: the built one with one more section.
@@ -132,7 +138,7 @@ async fn rolled_out(world: &World, version: &str) -> Result<()> {
 }
 
 /// Waits until the scheduler counts this memory, of the node's.
-async fn is_allocated(world: &World, memory: &str) -> Result<()> {
+async fn allocated_is(world: &World, memory: &str) -> Result<()> {
     eventually(PATIENCE, "the scheduler to count the shares", || async {
         // On standard error it says that no scheduler answered.
         let nodes = output_of(world, &["top", "nodes"], 0).await.or_not_yet()?;
