@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the folder that has the custom resource definitions of the projects in
-# docs/guides/integrations.md, taken from their Go modules; a second run is a look-up.
+# docs/guides/integrations.md, and the Prometheus operator's of the chart's objects, taken from their Go
+# modules; a second run is a look-up.
 #   CRDS=$(tests/cluster/crds.sh)
 # Cache: $ALIQUOT_CACHE, else ~/.cache/aliquot. Nothing is compiled.
 set -euo pipefail
@@ -12,6 +13,8 @@ sigs.k8s.io/kueue v0.12.3 h1:BwpNe6CSwkP6Y9KiaWPB9eye4cj7RUMs5Q1vbzPNB3I= config
 sigs.k8s.io/jobset v0.10.1 h1:u8QKifNsrWVrlRFe6w2ofYTqFT9ma2DRHxfeB2m9xyU= config/components/crd/bases/jobset.x-k8s.io_*.yaml
 github.com/ray-project/kuberay/ray-operator v1.4.2 h1:A4tGzbIky8sInAUxZBdBb+rrpZ7fbqoxdsOtm559Zqg= config/crd/bases/ray.io_*.yaml
 github.com/kserve/kserve v0.15.2 h1:uph7Umk331fvBMrHHpTJNDt6+lf3IAuyiskaQw8wIAk= config/crd/full/serving.kserve.io_inferenceservices.yaml
+github.com/prometheus-operator/prometheus-operator v0.82.2 h1:qalPLM8wkvCtu9aHcoSKGDpCZR3aWRMKeHev5WomTBQ= example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
+github.com/prometheus-operator/prometheus-operator v0.82.2 h1:qalPLM8wkvCtu9aHcoSKGDpCZR3aWRMKeHev5WomTBQ= example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml
 '
 dir=${ALIQUOT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/aliquot}/crds-$(sha256sum <crds.sh | cut -c1-16)
 mkdir -p "$dir"

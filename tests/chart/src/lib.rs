@@ -52,8 +52,17 @@ impl HelmOutput {
 
 /// Runs helm.
 pub fn helm(arguments: &[&str]) -> Result<HelmOutput> {
+    run(helm_program()?, arguments)
+}
+
+/// Runs Helm 4, which applies objects on the API server.
+pub fn helm_4(arguments: &[&str]) -> Result<HelmOutput> {
+    run(&program_of("tests/chart/helm4.sh")?, arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<HelmOutput> {
     let folder = tempfile::tempdir()?;
-    let output = Command::new(helm_program()?)
+    let output = Command::new(program)
         .args(arguments)
         .env("HELM_CACHE_HOME", folder.path())
         .env("HELM_CONFIG_HOME", folder.path())
@@ -74,13 +83,18 @@ pub fn helm_program() -> Result<&'static str> {
     if let Some(found) = FOUND.get() {
         return Ok(found);
     }
-    let output = Command::new(top("hack/helm.sh"))
+    let path = program_of("hack/helm.sh")?;
+    Ok(FOUND.get_or_init(|| path))
+}
+
+/// The path that a script prints, which builds the program if this machine has none.
+fn program_of(script: &str) -> Result<String> {
+    let output = Command::new(top(script))
         .stderr(Stdio::inherit())
         .output()
-        .context("run helm.sh")?;
-    ensure!(output.status.success(), "helm.sh: {}", output.status);
-    let path = String::from_utf8(output.stdout)?.trim().to_owned();
-    Ok(FOUND.get_or_init(|| path))
+        .with_context(|| format!("run {script}"))?;
+    ensure!(output.status.success(), "{script}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 /// The objects that helm renders with additional arguments.

@@ -28,12 +28,17 @@ pub fn built() -> Result<PathBuf> {
 
 /// Aliquot's image by images/build.sh, as an archive.
 pub async fn archive(archive: &Path) -> Result<()> {
+    archive_with(archive, IMAGE, &built()?).await
+}
+
+/// The same of another name, with the library and the hook of this folder.
+pub async fn archive_with(archive: &Path, name: &str, limiter: &Path) -> Result<()> {
     let folder = built()?;
     let made = tokio::process::Command::new(top("images/build.sh"))
         .args([folder.as_os_str(), archive.as_os_str()])
-        .arg(IMAGE)
+        .arg(name)
         // Only this machine loads them.
-        .env("LIMITER", &folder)
+        .env("LIMITER", limiter)
         .env("NEWEST_GLIBC", "9.9")
         .output()
         .await?;

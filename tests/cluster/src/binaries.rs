@@ -29,7 +29,7 @@ pub async fn karpenter() -> Result<PathBuf> {
     printed("karpenter.sh").await
 }
 
-/// The folder of the custom resource definitions that docs/guides/integrations.md needs.
+/// The folder of the custom resource definitions that docs/guides/integrations.md and the chart need.
 ///
 /// # Errors
 /// They cannot be downloaded, or are not those of the checksum.

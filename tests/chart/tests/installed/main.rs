@@ -13,12 +13,17 @@ use serde_json::json;
 mod fenced;
 mod life;
 mod lifecycle;
+mod parts;
 
 fn main() -> ExitCode {
     // A world for each, because an uninstalled release leaves its namespace.
     let survives = scenario(
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
         life::pod_survives,
+    );
+    let from_older = scenario(
+        "running_pods_survive_an_upgrade_from_an_older_release",
+        life::upgraded_from_older,
     );
     let from_registry = scenario(
         "release_from_a_registry_runs_a_share_within_90_s",
@@ -37,24 +42,35 @@ fn main() -> ExitCode {
         "webhook_and_extender_serve_what_cert_manager_renews",
         life::renewed_certificates,
     );
-    let releases = vec![scenario(
+    let upgrades = scenario(
         "helm_upgrade_keeps_values_and_certificates",
         lifecycle::upgrades,
-    )];
+    );
+    let by_helm_4 = scenario(
+        "helm_4_applies_on_the_server_and_stops_at_fields_of_others",
+        lifecycle::applies_on_the_server,
+    );
+    let of_parts = scenario(
+        "api_server_takes_the_values_of_every_part",
+        parts::are_accepted,
+    );
     // Last, because its nodes, pods and namespaces stay until the cluster ends.
-    let requests = vec![scenario(
+    let requests = scenario(
         "api_server_refuses_forbidden_verbs_and_annotations",
         fenced::refused,
-    )];
+    );
     let worlds = vec![
         world(with_node, vec![survives]),
+        world(with_node, vec![from_older.long()]),
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
         world(with_node, vec![external.long()]),
         world(with_node, vec![certificates.long()]),
-        world(without_node, releases),
-        world(without_node, requests),
+        world(without_node, vec![upgrades]),
+        world(without_node, vec![by_helm_4.long()]),
+        world(without_node, vec![of_parts.long()]),
+        world(without_node, vec![requests]),
     ];
     scenario::main(ChartCluster::start, worlds)
 }
@@ -118,8 +134,16 @@ async fn without_node(chart: Arc<ChartCluster>) -> Result<()> {
     Ok(())
 }
 
+/// Runs one version of helm.
+type Helm = fn(&[&str]) -> Result<HelmOutput>;
+
 /// Runs helm on a cluster, in the chart's namespace.
 fn helm_on(cluster: &Cluster, arguments: &[&str]) -> Result<HelmOutput> {
+    run_on(cluster, helm, arguments)
+}
+
+/// The same by any version of helm.
+fn run_on(cluster: &Cluster, helm: Helm, arguments: &[&str]) -> Result<HelmOutput> {
     let config = cluster.kubeconfig().to_string_lossy().into_owned();
     let mut all = arguments.to_vec();
     all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);

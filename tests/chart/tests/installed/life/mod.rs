@@ -5,6 +5,7 @@ mod cert_manager;
 mod driver_upgrade;
 mod enforced;
 mod external;
+mod older;
 mod quick_start;
 mod registry;
 mod shown;
@@ -258,6 +259,10 @@ pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
         bail!("the chart's life: {error:#}\n{}", world.report().await);
     }
     Ok(())
+}
+
+pub(crate) async fn upgraded_from_older(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(older::upgraded(chart.cluster.clone())).await
 }
 
 pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {

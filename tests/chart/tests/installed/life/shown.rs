@@ -46,7 +46,7 @@ async fn aliquot_as(kubeconfig: &Path, args: &[&str]) -> Result<CommandOutput> {
 }
 
 /// The output with this exit code; retried until then, because readiness probes lag.
-async fn output_of(world: &World, args: &[&str], code: i32) -> Result<String> {
+pub(super) async fn output_of(world: &World, args: &[&str], code: i32) -> Result<String> {
     let what = format!("{args:?} to end with {code}");
     eventually(PATIENCE, &what, || async {
         let output = aliquot(world, args).await?;
