@@ -276,10 +276,11 @@ impl<'a> View<'a> {
             .node
             .devices
             .iter()
-            .filter(|device| device.closed.is_none());
+            .filter(|device| device.closed.is_none())
+            .count();
         let idle: u64 = self.devices.iter().map(|device| device.size).sum();
-        let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
-        1_000_000 - idle.unwrap_or(0).min(1_000_000)
+        let mean = (idle * 1000).checked_div(u64::try_from(open).unwrap_or(0));
+        1_000_000 - mean.unwrap_or(0).min(1_000_000)
     }
 }
 
@@ -327,12 +328,12 @@ fn signed(value: u64) -> i64 {
 pub(crate) fn score(gradient: i64, weight: u64) -> u32 {
     let weight = signed(weight).max(1);
     let millionths = gradient.saturating_mul(1000);
-    let passed = if millionths >= 0 {
+    let steps = if millionths >= 0 {
         THRESHOLDS.partition_point(|step| step.saturating_mul(weight) <= millionths)
     } else {
         THRESHOLDS.partition_point(|step| (step - 1).saturating_mul(weight) < -millionths)
     };
-    let passed = u32::try_from(passed).unwrap_or(0);
+    let passed = u32::try_from(steps).unwrap_or(0);
     if millionths >= 0 {
         50 + passed
     } else {

@@ -364,8 +364,8 @@ impl Ledger {
         allocated: AllocatedUse,
         requests: impl Into<Requests>,
     ) -> Option<PodEntry> {
-        let resizing = self.pod_entries.get(pod).filter(|old| old.node == *node);
-        let resizing = resizing.and_then(|old| old.resizing.clone());
+        let old = self.pod_entries.get(pod).filter(|old| old.node == *node);
+        let resizing = old.and_then(|old| old.resizing.clone());
         // An event from before the resize takes nothing from it.
         let (allocated, resizing) = match resizing {
             Some(mut resizing) => {
@@ -479,8 +479,8 @@ impl Ledger {
     /// as left. `None` without limits.
     pub fn headroom_for(&self, pod: &PodUid, namespace: &str) -> Option<Headroom> {
         let headroom = self.headroom(namespace)?;
-        let own = self.assumed(pod).filter(|own| own.is_charged());
-        let own = own.filter(|own| own.namespace.as_str() == namespace);
+        let assumed = self.assumed(pod).filter(|own| own.is_charged());
+        let own = assumed.filter(|own| own.namespace.as_str() == namespace);
         Some(match own {
             Some(own) => headroom.without(&own.allocated),
             None => headroom,

@@ -535,8 +535,11 @@ impl LedgerDevices {
             .and_then(Mig::dynamic)
             .filter(|_| gpu.mode == Mode::Mig);
         let closed = closed(inventory, cordoned, gpu);
-        let unmanaged = inventory.unmanaged.get(&gpu.uuid).copied();
-        let unmanaged = unmanaged.unwrap_or_default();
+        let unmanaged = inventory
+            .unmanaged
+            .get(&gpu.uuid)
+            .copied()
+            .unwrap_or_default();
         // A MIG instance is placed by its slices, which nobody else has.
         let is_backed = gpu.scaled > gpu.memory || gpu.mode == Mode::Mig;
         self.devices.push(DeviceState {

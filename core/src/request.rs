@@ -146,8 +146,8 @@ pub const DEFAULTED: &str = "aliquot.dev/defaulted";
 /// Parses the count under any GPU resource.
 pub fn count(text: &str) -> Result<u32, RequestError> {
     let resource = Resource::Gpu;
-    let number = quantity::whole(text);
-    let number = number.map_err(|source| RequestError::Quantity { resource, source })?;
+    let number =
+        quantity::whole(text).map_err(|source| RequestError::Quantity { resource, source })?;
     let fits = u32::try_from(number).ok().filter(|_| number <= MAX_GPUS);
     fits.ok_or_else(|| RequestError::OutOfRange {
         resource,

@@ -85,11 +85,12 @@ impl ModelBalance {
             let accepted = models.filter(|(_, model)| rules.accept(model));
             accepted.map(|(at, _)| at).collect()
         };
-        let sets = self
+        let mut sets: Vec<_> = self
             .pinned
             .iter()
-            .map(|(rules, asked)| (accepted(rules), *asked));
-        let mut sets: Vec<_> = sets.filter(|(some, _)| some.len() < free.len()).collect();
+            .map(|(rules, asked)| (accepted(rules), *asked))
+            .filter(|(some, _)| some.len() < free.len())
+            .collect();
         // Those with the least choice first.
         sets.sort_by_key(|(accepted, _)| accepted.len());
         let all = free.iter().sum::<u64>();

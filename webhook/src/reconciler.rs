@@ -281,8 +281,8 @@ impl Reconciler {
         self.metrics.configuration_writes.inc();
         tracing::info!(configuration = NAME, "publishing the CA bundle");
         let (params, patch) = (params(), Patch::Strategic(patch));
-        let patched = self.configurations.patch(NAME, &params, &patch);
-        let patched = call("patch", NAME, patched).await;
+        let request = self.configurations.patch(NAME, &params, &patch);
+        let patched = call("patch", NAME, request).await;
         Ok(unless_conflict(patched)?.is_some())
     }
 }

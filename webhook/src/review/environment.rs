@@ -304,8 +304,8 @@ fn pin(selections: &[Selection], findings: &mut Findings) {
     let Some(Selection { field, uuids }) = first.filter(|_| !pinned) else {
         return;
     };
-    let list: Vec<&str> = uuids.iter().map(String::as_str).collect();
-    let list = list.join(",");
+    let wanted: Vec<&str> = uuids.iter().map(String::as_str).collect();
+    let list = wanted.join(",");
     let shown = Excerpt::from(list.as_str());
     if selections.iter().any(|one| one.uuids != *uuids) {
         findings.refusals.push(Refusal {
@@ -360,8 +360,7 @@ fn cuda_visible_devices(
         Ok(index) => index >= count,
         Err(_) => !one.trim().is_empty() && !pins.unwrap_or_default().contains(one.trim()),
     };
-    let first = value.split(',').find(|one| is_unknown(one))?;
-    let first = Excerpt::from(first);
+    let first = Excerpt::from(value.split(',').find(|one| is_unknown(one))?);
     Some(format!(
         "{CUDA_VISIBLE_DEVICES}: {first:?} is not one of the container's devices (count: {count}); \
          it can only select among these, use annotation {} to choose a GPU",
@@ -383,9 +382,9 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
     if value.split(',').all(|entry| is_entry(entry.trim())) {
         return None;
     }
-    let value = Excerpt::from(value);
+    let shown = Excerpt::from(value);
     Some(format!(
-        "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
+        "{MPS_MEMORY_LIMIT}: {shown:?} is not a limit that MPS can read; expected: a device ordinal \
          and a size in M or G such as 0=5G, several separated by commas"
     ))
 }
@@ -394,15 +393,18 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
 fn driver_capabilities(env: &Value) -> Option<String> {
     let value = env["value"].as_str()?;
     let asks_for = |names: &[&str]| {
-        let mut asked = value.split(',').map(str::trim);
-        asked.any(|one| one == "all" || names.contains(&one))
+        let mut parts = value.split(',').map(str::trim);
+        parts.any(|one| one == "all" || names.contains(&one))
     };
     let keys = [
         ("graphics", &["graphics", "display"][..]),
         ("video", &["video"]),
     ];
-    let asked = keys.into_iter().filter(|(_, names)| asks_for(names));
-    let asked: Vec<&str> = asked.map(|(key, _)| key).collect();
+    let asked: Vec<&str> = keys
+        .into_iter()
+        .filter(|(_, names)| asks_for(names))
+        .map(|(key, _)| key)
+        .collect();
     let first = asked.first()?;
     Some(format!(
         "{DRIVER_CAPABILITIES}: a share of a GPU in mode vgpu comes without {}; expected: a GPU \

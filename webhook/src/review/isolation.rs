@@ -69,8 +69,8 @@ fn may_be_root(pod: &Value, container: &Container<'_>) -> bool {
 
 /// The same for a pod of another scheduler that requests a share: it gets none.
 pub(super) fn check_of_other_scheduler(pod: &Value, settings: &Settings, findings: &mut Findings) {
-    let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
-    let scheduler = Excerpt::from(scheduler);
+    let named = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    let scheduler = Excerpt::from(named);
     findings.warnings.push(format!(
         "spec.schedulerName is {scheduler:?}: the pod gets no share, and nodes that Aliquot serves refuse it; expected: {:?}, or a node with another device plugin",
         settings.scheduler_name

@@ -384,10 +384,12 @@ fn refused_counts(
     request: &ContainerRequest<'_>,
     settings: &Settings,
 ) -> Vec<Refusal> {
-    let usual = request.written.get(Resource::Gpu);
-    let usual = usual.map(|count| (settings.names.of(Resource::Gpu), count));
-    let others = request.others.iter();
-    let others = others.map(|(name, count)| (*name, u64::from(*count)));
+    let gpus = request.written.get(Resource::Gpu);
+    let usual = gpus.map(|count| (settings.names.of(Resource::Gpu), count));
+    let others = request
+        .others
+        .iter()
+        .map(|(name, count)| (*name, u64::from(*count)));
     let refused = |(name, count): (&str, u64)| {
         let (list, text) = ResourceTexts::named(container, name).effective()?;
         let text = Excerpt::from(text);
