@@ -182,13 +182,15 @@ impl Access {
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
         let params = PostParams::default();
-        let answer = accounts.create_token_request(VIEWER, &params, &request);
-        let answer = answer.await.map_err(|error| match error {
-            kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
-                namespace: namespace.to_owned(),
-            },
-            error => refused(error.to_string()),
-        })?;
+        let answer = accounts
+            .create_token_request(VIEWER, &params, &request)
+            .await
+            .map_err(|error| match error {
+                kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
+                    namespace: namespace.to_owned(),
+                },
+                error => refused(error.to_string()),
+            })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
@@ -330,8 +332,7 @@ impl Access {
         let routes = match self.routes(&client, &namespace, &pods, port).await {
             // The scheduler lets whoever may get a pod read why it waits.
             Err(refused @ AccessError::TokenForbidden { .. }) if path.starts_with("/explain/") => {
-                let tenant = Box::pin(self.tenant(&namespace)).await?;
-                let tenant = tenant.ok_or(refused)?;
+                let tenant = Box::pin(self.tenant(&namespace)).await?.ok_or(refused)?;
                 let route = |pod: &&Pod| PodRoute::through(&client, Some(&tenant), pod, port);
                 pods.iter().map(route).collect()
             }
@@ -371,11 +372,13 @@ impl Access {
         let (given, namespace) = (&self.scheduler_namespace, self.usual_namespace());
         let params = ListParams::default().labels(SCHEDULERS);
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let found = pods.list(&params).await;
-        let found = found.map_err(|source| AccessError::List {
-            what: "the scheduler's pods",
-            source,
-        })?;
+        let found = pods
+            .list(&params)
+            .await
+            .map_err(|source| AccessError::List {
+                what: "the scheduler's pods",
+                source,
+            })?;
         if found.items.is_empty() && given.is_none() {
             let all: Api<Pod> = Api::all(client.clone());
             if let Ok(all) = all.list(&params).await
@@ -460,12 +463,12 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
         Ok::<_, BoxError>(answer)
     });
     // Of a type that says `Send`: the compiler does not see it of a future that holds this one.
-    let answer: Pin<Box<dyn Future<Output = _> + Send>> =
+    let echoed: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(layer.layer(echo).oneshot(Request::new(Body::empty())));
-    let answer: Result<Response<()>, BoxError> = answer.await;
-    let answer = answer.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
-    let bearer = answer.headers().get(AUTHORIZATION);
-    let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let result: Result<Response<()>, BoxError> = echoed.await;
+    let answer = result.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
+    let header = answer.headers().get(AUTHORIZATION);
+    let bearer = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     Ok(bearer.and_then(|token| token_header(token).ok()))
 }
 
@@ -509,10 +512,10 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     let with_unit = units
         .into_iter()
         .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
-    let (number, seconds) = with_unit.unwrap_or((text, 1));
-    let number: Option<u64> = number.parse().ok();
-    let number = number.and_then(|number| number.checked_mul(seconds));
+    let (digits, seconds) = with_unit.unwrap_or((text, 1));
+    let number: Option<u64> = digits.parse().ok();
     number
+        .and_then(|number| number.checked_mul(seconds))
         .map(Duration::from_secs)
         .ok_or_else(|| "expected: a number with a unit, such as 10s, 2m or 1h, or 0".to_owned())
 }
@@ -530,8 +533,9 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         at: at.to_owned(),
         why,
     };
-    let request = Request::get(path).body(Vec::new());
-    let request = request.map_err(|error| unreachable(error.to_string()))?;
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
         // A message of the scheduler's own, or of the API server's about a right.
@@ -567,8 +571,10 @@ where
     let mut params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     loop {
-        let page = api.list(&params).await;
-        let page = page.map_err(|source| AccessError::List { what, source })?;
+        let page = api
+            .list(&params)
+            .await
+            .map_err(|source| AccessError::List { what, source })?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),

@@ -108,8 +108,8 @@ pub fn answer(words: &[String], names: impl Fn(Names, &[String]) -> Vec<String>)
             .chain(known.unwrap_or_default())
             .collect()
     };
-    let value_of = before.last().filter(|_| before.len() > at);
-    let value_of = value_of.and_then(|word| flag(command, word));
+    let word = before.last().filter(|_| before.len() > at);
+    let value_of = word.and_then(|word| flag(command, word));
     let (found, shell) = match value_of {
         Some(arg) => (values(arg), if takes_file(arg) { FILES } else { NO_FILES }),
         None if last.starts_with('-') => (flags(command), NO_FILES),

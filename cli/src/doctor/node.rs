@@ -81,14 +81,14 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     let conditions = conditions(node).into_iter();
     found.extend(conditions.map(|checked| about.finding("conditions", checked)));
     // Nothing to check without what they are about.
-    let others = [
+    let optional = [
         ("monitor", monitor(&pods)),
         ("unmanaged-memory", unmanaged(node)),
         ("mps-supervisor", mps_supervisor(&pods)),
         ("ended-shares", ended_shares(&pods)),
         ("hami", registered_by_hami(node)),
     ];
-    let others = others.into_iter();
+    let others = optional.into_iter();
     found.extend(others.filter_map(|(check, checked)| Some(about.finding(check, checked?))));
     found
 }
@@ -225,8 +225,8 @@ fn has_ended_share(pod: &Pod) -> bool {
     let Some(Ok(allocation)) = text.map(Allocation::decode) else {
         return false;
     };
-    let statuses = pod.status.iter();
-    let mut statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let status = pod.status.iter();
+    let mut statuses = status.flat_map(|status| status.init_container_statuses.iter().flatten());
     statuses.any(|status| {
         let state = status.state.as_ref();
         allocation.init.contains_key(&status.name)

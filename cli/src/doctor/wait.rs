@@ -61,11 +61,11 @@ fn missing(report: &Report) -> String {
             None => checks.push((finding.check, vec![&finding.about])),
         }
     }
-    let checks = checks.into_iter().map(|(check, mut about)| {
+    let texts = checks.into_iter().map(|(check, mut about)| {
         about.dedup();
         format!("{check} ({})", about.join(", "))
     });
-    checks.collect::<Vec<_>>().join(", ")
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
