@@ -192,7 +192,7 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     let default_cores = Defaults::default().cores;
     let states = ledger.cluster().iter();
     let lines = states.filter_map(|(_, name, node)| {
-        let mut top = NodeTop::of(name, node, default_cores)?;
+        let mut top = NodeTop::new(name, node, default_cores)?;
         top.unreadable = unreadable(&ledger, name, pods);
         Some(top)
     });

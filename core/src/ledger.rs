@@ -236,7 +236,7 @@ impl Ledger {
                     .balance
                     .ask(entry.requests.models.as_ref(), node.parts(uses));
             }
-            if let Some(shape) = PodShape::of(&entry.allocated, host) {
+            if let Some(shape) = PodShape::new(&entry.allocated, host) {
                 census.add(shape, host.memory);
             }
         }

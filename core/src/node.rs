@@ -266,7 +266,7 @@ impl NodeState {
                     };
                 }
                 state.reserved_for = reserved_for(inventory);
-                let devices = LedgerDevices::of(inventory, &published.cordoned, &pods);
+                let devices = LedgerDevices::new(inventory, &published.cordoned, &pods);
                 (state.devices, state.resources) = (devices.devices, devices.resources);
                 state.dynamic_mig = devices.dynamic_mig;
             }
@@ -496,7 +496,7 @@ impl LedgerDevices {
     /// The devices of an inventory, with the allocations of these pods and the orphaned
     /// shares of other pods. An allocation on a device that the inventory lacks counts
     /// again when the device comes back.
-    pub fn of(
+    pub fn new(
         inventory: &Inventory,
         cordoned: &[GpuUuid],
         pods: &[(&PodUid, &AllocatedUse)],

@@ -51,7 +51,7 @@ fn reserve(ledger: &mut Ledger, namespace: &str, pod: &str, demand: &Demand) -> 
 }
 
 fn half() -> GpuRequest {
-    GpuRequest::of(1, Memory::Share(Percent(50)), Percent(0))
+    GpuRequest::new(1, Memory::Share(Percent(50)), Percent(0))
 }
 
 /// The containers of a pod, and the answer.

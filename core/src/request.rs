@@ -180,7 +180,7 @@ pub struct GpuRequest {
 
 impl GpuRequest {
     /// These amounts of `count` devices under the main resource, as written.
-    pub fn of(count: u32, memory: Memory, cores: Percent) -> Self {
+    pub fn new(count: u32, memory: Memory, cores: Percent) -> Self {
         Self {
             resource: 0,
             count,
@@ -524,7 +524,7 @@ impl Written {
             Some(_) => Memory::Share(Percent(self.number(Resource::MemoryPercentage))),
             None => Memory::Mib(Mib(self.get(Resource::Memory).unwrap_or(0))),
         };
-        GpuRequest::of(count, memory, Percent(self.number(Resource::Cores)))
+        GpuRequest::new(count, memory, Percent(self.number(Resource::Cores)))
     }
 }
 
