@@ -102,7 +102,8 @@ pub enum ReconcileError {
     NoWebhook { webhook: &'static str },
 }
 
-/// Reconciles Secret, serving certificate and configuration; has the state of the last time.
+/// Reconciles Secret, serving certificate and configuration, and remembers what the last
+/// reconciliation did.
 pub struct Reconciler {
     settings: ReconcilerSettings,
     secrets: Api<Secret>,

@@ -24,7 +24,8 @@ use crate::wire::{self, WireError};
 /// pod before it, too.
 pub const REVIEW_BYTES: usize = 7 << 20;
 
-/// Larger ones are answered one after another: read, they take up to 80 times their size.
+/// Larger bodies are answered one after another, because decoded they take up to 80 times their
+/// size.
 const LARGE: usize = 64 << 10;
 
 pub const MUTATE_PATH: &str = "/mutate";
@@ -50,7 +51,7 @@ impl HandlerState {
         }
     }
 
-    /// Waits until no other large body is in memory in its read form, if this is one.
+    /// If this body is large, waits until no other large one is in memory in its decoded form.
     async fn turn(&self, body: &Bytes) -> Option<SemaphorePermit<'_>> {
         if body.len() <= LARGE {
             return None;
