@@ -39,7 +39,7 @@ const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/co
 
 /// The account, beside the scheduler's pods, that may read what Aliquot's parts serve.
 const VIEWER: &str = "aliquot-viewer";
-/// Seconds for which a token of it is valid: the shortest that Kubernetes allows.
+/// Seconds for which its tokens are valid: the shortest time that Kubernetes allows.
 const TOKEN_LIFETIME: i64 = 600;
 /// How long a client with such a token is used.
 const TOKEN_USE: Duration = Duration::from_mins(5);
@@ -97,7 +97,7 @@ pub struct Access {
 #[derive(Default)]
 pub struct Clients {
     user: OnceCell<Client>,
-    /// With a token of [`VIEWER`] in this namespace, since then.
+    /// The client with a token of [`VIEWER`]: the account's namespace, and since when.
     viewer: Mutex<Option<(String, Instant, Client)>>,
 }
 
@@ -214,7 +214,7 @@ impl Access {
         make(config, self.request_timeout).map(Some)
     }
 
-    /// To a port of each of these pods, through the API server's proxy.
+    /// The routes to a port of each of these pods, through the API server's proxy.
     pub(crate) async fn routes(
         &self,
         client: &Client,
@@ -231,7 +231,8 @@ impl Access {
         Ok(pods.iter().map(route).collect())
     }
 
-    /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
+    /// The configuration of the kubeconfig; in a pod without one, that of its service account, as
+    /// kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
         let mut config = self.config_of_user().await?;
         if let Some(user) = &self.impersonate {
@@ -347,7 +348,7 @@ impl Access {
                     || metrics::sum(text, LEADS).is_some_and(|leads| leads > 0.0)
             };
             let is_leader = got.as_deref().is_ok_and(leads);
-            // Any answer is better than none, and an answer better than a refusal.
+            // Until the leader answers, the first answer is kept: any is better than an error.
             if is_leader || answer.is_err() {
                 answer = got.map(|text| (route, text));
             }
@@ -407,7 +408,8 @@ pub(crate) struct PodRoute {
 }
 
 impl PodRoute {
-    /// To a port of a pod, through the API server's proxy. Only a port with TLS is asked by the client with a token.
+    /// The route to a port of a pod, through the API server's proxy. The token is sent only to a
+    /// port with TLS.
     fn through(client: &Client, with_token: Option<&Client>, pod: &Pod, port: u16) -> Self {
         let with_token = with_token.filter(|_| serves_tls(pod, port));
         let scheme = if with_token.is_some() { "https:" } else { "" };
@@ -462,7 +464,7 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
         *answer.headers_mut() = request.into_parts().0.headers;
         Ok::<_, BoxError>(answer)
     });
-    // Of a type that says `Send`: the compiler does not see it of a future that holds this one.
+    // Its type says `Send`, because the compiler cannot infer it for a future that holds this one.
     let echoed: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(layer.layer(echo).oneshot(Request::new(Body::empty())));
     let result: Result<Response<()>, BoxError> = echoed.await;
@@ -520,7 +522,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected: a number with a unit, such as 10s, 2m or 1h, or 0".to_owned())
 }
 
-/// A `timeout` of 0 is none.
+/// Makes a client of this configuration; a `timeout` of 0 is no limit.
 fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());

@@ -92,7 +92,7 @@ impl NodePart {
         found
     }
 
-    /// How to reach these nodes. `missing` gets why there is no way to one.
+    /// The routes to these nodes; for one without a route, `missing` gets the reason.
     async fn routes(
         &self,
         access: &Access,
@@ -127,7 +127,8 @@ impl NodePart {
         routes
     }
 
-    /// To its pods on these nodes, in the scheduler's namespace, through the API server's proxy.
+    /// The routes to its pods on these nodes, in the scheduler's namespace, through the API
+    /// server's proxy.
     async fn proxies(
         &self,
         access: &Access,

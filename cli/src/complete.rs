@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::access::Access;
 use crate::program::Program;
 
-/// Under this name, the program completes.
+/// The name under which kubectl calls the program for completion.
 pub const NAME: &str = "kubectl_complete-aliquot";
 /// Directive to the shell: offer no file names (Cobra's number).
 const NO_FILES: u32 = 4;
@@ -37,7 +37,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// Those that an argument takes.
+    /// The kind of names that an argument takes.
     fn taken_by(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "context" => Some(Self::Contexts),

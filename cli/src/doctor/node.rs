@@ -80,7 +80,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     ]);
     let conditions = conditions(node).into_iter();
     found.extend(conditions.map(|checked| about.finding("conditions", checked)));
-    // Nothing to check without what they are about.
+    // These have no result on a node without what they check.
     let optional = [
         ("monitor", monitor(&pods)),
         ("unmanaged-memory", unmanaged(node)),
@@ -167,7 +167,7 @@ fn conditions(node: &Node) -> Vec<Checked> {
         let found = format!("{}, {reason}: {message}", one.type_);
         match reason {
             "CdiUnknown" => Err(found),
-            // Each instance has multiprocessors of its own.
+            // Not a problem: each instance has multiprocessors of its own.
             "PartitionedGpus" => ok(found),
             _ if PROBLEMS.contains(&reason) => problem(found, todo),
             _ => warning(found, todo),

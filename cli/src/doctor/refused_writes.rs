@@ -84,7 +84,7 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
     let (namespace, mut found) = (&facts.namespace, Vec::new());
     for ((component, by), (object, text)) in writes {
         let account = format!("system:serviceaccount:{namespace}:aliquot-{component}");
-        // Ours refuse only what somebody else adds to the write.
+        // Aliquot's own policies refuse such a write only for what somebody else added to it.
         let from = if by.starts_with("ValidatingAdmissionPolicy aliquot-") {
             listed(&facts.mutators)
         } else {

@@ -42,8 +42,8 @@ pub async fn until_well<E>(
     }
 }
 
-/// Whether to wait for its end. Warnings are about settings, which do not change by themselves; but at first
-/// there is no agent yet, so no node with GPUs.
+/// Whether to wait until the finding is gone. A warning is about a setting, which does not change
+/// by itself; only the one about nodes goes away, when the first agent has started.
 fn is_missing(finding: &Finding) -> bool {
     match finding.grade {
         Grade::Problem | Grade::NotChecked => true,

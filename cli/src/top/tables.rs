@@ -39,7 +39,7 @@ impl UsedCells {
         }
     }
 
-    /// Of a GPU or an instance, if its node answered.
+    /// What is used of a GPU or an instance, if its node answered.
     fn of_gpu(gpu: &GpuTop, usage: &Usage) -> Self {
         let Some(used) = usage.gpu(&gpu.gpu) else {
             return Self::default();
@@ -54,8 +54,8 @@ impl UsedCells {
         }
     }
 
-    /// The memory and the throttled shares of its devices together, and the mean of their compute; unknown
-    /// as soon as it is of one of them.
+    /// The sums of memory and of throttled shares over the node's devices, and the mean of their
+    /// compute. What is unknown of one device is unknown of the node.
     fn of_node(node: &NodeTop, usage: &Usage) -> Self {
         let gpus = node.gpus.iter();
         let all: Vec<Self> = gpus.map(|gpu| Self::of_gpu(gpu, usage)).collect();
