@@ -366,7 +366,7 @@ impl Ledger {
     ) -> Option<PodEntry> {
         let old = self.pod_entries.get(pod).filter(|old| old.node == *node);
         let resizing = old.and_then(|old| old.resizing.clone());
-        // An event from before the resize takes nothing from it.
+        // The event may be older than the resize: what the resize reserves still counts.
         let (allocated, resizing) = match resizing {
             Some(mut resizing) => {
                 resizing.watched = allocated;
@@ -572,8 +572,8 @@ impl Ledger {
         }
     }
 
-    /// The node's state from its publication and its pods except `except`. Nothing of it is
-    /// allocated to `without`.
+    /// The node's state from its publication and its pods. The pod `except` is left out; the pod
+    /// `without` counts with what it requests, but without devices.
     fn state(
         &self,
         node: &NodeEntry,

@@ -203,8 +203,8 @@ pub struct NodeState {
     pub resources: Vec<Arc<str>>,
     /// The MIG instances of the GPUs under dynamic MIG.
     pub dynamic_mig: Vec<DynamicMigState>,
-    /// What is allocated twice of a device: to pods that are being evicted, and to the pod that gets
-    /// it then. For views: nothing else may be placed there.
+    /// What is allocated twice of a device: to pods that are being evicted, and to the pod that
+    /// they are evicted for. Only views subtract it, because nothing else may be placed there.
     pub(crate) handed_over: Vec<(usize, DeviceUse)>,
     pub host: Host,
     pub replicas: NodeReplicas,

@@ -1,9 +1,9 @@
 //! How scarce each GPU model is for the pods that can use no other.
 //!
-//! If the pods to come are like those counted, the ones that accept only some models will
-//! ask for a part of what is free of these. Once that part nears the whole, every other pod
-//! that goes there displaces one of them later, and should go elsewhere while it can. Below
-//! half a model costs nothing: what fits best decides alone.
+//! If the pods to come are like those counted, the ones that accept only some models will ask for a
+//! part of what is free of these. Once that part nears the whole, every other pod that goes there
+//! displaces one of them later, and should go elsewhere while it can. Up to half of the whole, a
+//! model costs nothing, and what fits best decides alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
