@@ -195,9 +195,9 @@ mod tests {
         ] {
             let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}))).await;
             let answer: Value = serde_json::from_str(&text).unwrap();
-            let patch = answer["response"]["patch"].clone();
-            let patch: Vec<u8> = serde_json::from_value(patch).unwrap();
-            let patch = String::from_utf8(patch).unwrap();
+            let encoded = answer["response"]["patch"].clone();
+            let bytes: Vec<u8> = serde_json::from_value(encoded).unwrap();
+            let patch = String::from_utf8(bytes).unwrap();
             assert_eq!(patch.contains("aliquot.dev/request"), annotated, "{path}");
         }
     }
