@@ -156,9 +156,11 @@ pub fn refused_for<'n, S: AsRef<str>>(
     let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
     let mut refused = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        let slot = query.cluster.slot(name);
-        let verdict = slot.map(|slot| query.verdict(&mut verdicts, slot));
-        if matches!(verdict.as_deref(), Some(NodeVerdict::Refused(why)) if why.count(reason) > 0) {
+        let Some(slot) = query.cluster.slot(name) else {
+            continue;
+        };
+        let verdict = query.verdict(&mut verdicts, slot);
+        if matches!(&*verdict, NodeVerdict::Refused(why) if why.count(reason) > 0) {
             refused.push(name);
         }
     }
