@@ -27,8 +27,7 @@ def replace(file, old, new):
         sys.exit(f"chart.sh: {file} has {old!r} {text.count(old)} times, expected: once")
     path.write_text(text.replace(old, new))
 
-replace("values.yaml",
-        'image:\n  registry: ""\n', f'image:\n  registry: {registry}\n')
+replace("values.yaml", '  registry: ""\n', f'  registry: {registry}\n')
 replace("values.yaml", '  repository: ""\n', f'  repository: {repository}\n')
 version = re.search("^version: (.+)$", pathlib.Path(chart, "Chart.yaml").read_text(), re.M)[1]
 replace("values.yaml", "as in a release's chart.\n  tag: \"\"\n",

@@ -39,7 +39,7 @@ const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/co
 
 /// The account, beside the scheduler's pods, that may read what Aliquot's parts serve.
 const VIEWER: &str = "aliquot-viewer";
-/// Seconds for which a token of it is valid: the shortest that Kubernetes allows.
+/// Seconds for which its tokens are valid: the shortest time that Kubernetes allows.
 const TOKEN_LIFETIME: i64 = 600;
 /// How long a client with such a token is used.
 const TOKEN_USE: Duration = Duration::from_mins(5);
@@ -97,7 +97,7 @@ pub struct Access {
 #[derive(Default)]
 pub struct Clients {
     user: OnceCell<Client>,
-    /// With a token of [`VIEWER`] in this namespace, since then.
+    /// The client with a token of [`VIEWER`]: the account's namespace, and since when.
     viewer: Mutex<Option<(String, Instant, Client)>>,
 }
 
@@ -182,13 +182,15 @@ impl Access {
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
         let params = PostParams::default();
-        let answer = accounts.create_token_request(VIEWER, &params, &request);
-        let answer = answer.await.map_err(|error| match error {
-            kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
-                namespace: namespace.to_owned(),
-            },
-            error => refused(error.to_string()),
-        })?;
+        let answer = accounts
+            .create_token_request(VIEWER, &params, &request)
+            .await
+            .map_err(|error| match error {
+                kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
+                    namespace: namespace.to_owned(),
+                },
+                error => refused(error.to_string()),
+            })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
@@ -212,7 +214,7 @@ impl Access {
         make(config, self.request_timeout).map(Some)
     }
 
-    /// To a port of each of these pods, through the API server's proxy.
+    /// The routes to a port of each of these pods, through the API server's proxy.
     pub(crate) async fn routes(
         &self,
         client: &Client,
@@ -229,7 +231,8 @@ impl Access {
         Ok(pods.iter().map(route).collect())
     }
 
-    /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
+    /// The configuration of the kubeconfig; in a pod without one, that of its service account, as
+    /// kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
         let mut config = self.config_of_user().await?;
         if let Some(user) = &self.impersonate {
@@ -330,8 +333,7 @@ impl Access {
         let routes = match self.routes(&client, &namespace, &pods, port).await {
             // The scheduler lets whoever may get a pod read why it waits.
             Err(refused @ AccessError::TokenForbidden { .. }) if path.starts_with("/explain/") => {
-                let tenant = Box::pin(self.tenant(&namespace)).await?;
-                let tenant = tenant.ok_or(refused)?;
+                let tenant = Box::pin(self.tenant(&namespace)).await?.ok_or(refused)?;
                 let route = |pod: &&Pod| PodRoute::through(&client, Some(&tenant), pod, port);
                 pods.iter().map(route).collect()
             }
@@ -346,7 +348,7 @@ impl Access {
                     || metrics::sum(text, LEADS).is_some_and(|leads| leads > 0.0)
             };
             let is_leader = got.as_deref().is_ok_and(leads);
-            // Any answer is better than none, and an answer better than a refusal.
+            // Until the leader answers, the first answer is kept: any is better than an error.
             if is_leader || answer.is_err() {
                 answer = got.map(|text| (route, text));
             }
@@ -371,11 +373,13 @@ impl Access {
         let (given, namespace) = (&self.scheduler_namespace, self.usual_namespace());
         let params = ListParams::default().labels(SCHEDULERS);
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let found = pods.list(&params).await;
-        let found = found.map_err(|source| AccessError::List {
-            what: "the scheduler's pods",
-            source,
-        })?;
+        let found = pods
+            .list(&params)
+            .await
+            .map_err(|source| AccessError::List {
+                what: "the scheduler's pods",
+                source,
+            })?;
         if found.items.is_empty() && given.is_none() {
             let all: Api<Pod> = Api::all(client.clone());
             if let Ok(all) = all.list(&params).await
@@ -404,7 +408,8 @@ pub(crate) struct PodRoute {
 }
 
 impl PodRoute {
-    /// To a port of a pod, through the API server's proxy. Only a port with TLS is asked by the client with a token.
+    /// The route to a port of a pod, through the API server's proxy. The token is sent only to a
+    /// port with TLS.
     fn through(client: &Client, with_token: Option<&Client>, pod: &Pod, port: u16) -> Self {
         let with_token = with_token.filter(|_| serves_tls(pod, port));
         let scheme = if with_token.is_some() { "https:" } else { "" };
@@ -459,13 +464,13 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
         *answer.headers_mut() = request.into_parts().0.headers;
         Ok::<_, BoxError>(answer)
     });
-    // Of a type that says `Send`: the compiler does not see it of a future that holds this one.
-    let answer: Pin<Box<dyn Future<Output = _> + Send>> =
+    // Its type says `Send`, because the compiler cannot infer it for a future that holds this one.
+    let echoed: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(layer.layer(echo).oneshot(Request::new(Body::empty())));
-    let answer: Result<Response<()>, BoxError> = answer.await;
-    let answer = answer.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
-    let bearer = answer.headers().get(AUTHORIZATION);
-    let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let result: Result<Response<()>, BoxError> = echoed.await;
+    let answer = result.map_err(|error| AccessError::Client(kube::Error::Service(error)))?;
+    let header = answer.headers().get(AUTHORIZATION);
+    let bearer = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     Ok(bearer.and_then(|token| token_header(token).ok()))
 }
 
@@ -509,15 +514,15 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     let with_unit = units
         .into_iter()
         .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
-    let (number, seconds) = with_unit.unwrap_or((text, 1));
-    let number: Option<u64> = number.parse().ok();
-    let number = number.and_then(|number| number.checked_mul(seconds));
+    let (digits, seconds) = with_unit.unwrap_or((text, 1));
+    let number: Option<u64> = digits.parse().ok();
     number
+        .and_then(|number| number.checked_mul(seconds))
         .map(Duration::from_secs)
         .ok_or_else(|| "expected: a number with a unit, such as 10s, 2m or 1h, or 0".to_owned())
 }
 
-/// A `timeout` of 0 is none.
+/// Makes a client of this configuration; a `timeout` of 0 is no limit.
 fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
@@ -530,8 +535,9 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         at: at.to_owned(),
         why,
     };
-    let request = Request::get(path).body(Vec::new());
-    let request = request.map_err(|error| unreachable(error.to_string()))?;
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
         // A message of the scheduler's own, or of the API server's about a right.
@@ -567,8 +573,10 @@ where
     let mut params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     loop {
-        let page = api.list(&params).await;
-        let page = page.map_err(|source| AccessError::List { what, source })?;
+        let page = api
+            .list(&params)
+            .await
+            .map_err(|source| AccessError::List { what, source })?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),

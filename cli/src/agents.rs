@@ -92,7 +92,7 @@ impl NodePart {
         found
     }
 
-    /// How to reach these nodes. `missing` gets why there is no way to one.
+    /// The routes to these nodes; for one without a route, `missing` gets the reason.
     async fn routes(
         &self,
         access: &Access,
@@ -127,7 +127,8 @@ impl NodePart {
         routes
     }
 
-    /// To its pods on these nodes, in the scheduler's namespace, through the API server's proxy.
+    /// The routes to its pods on these nodes, in the scheduler's namespace, through the API
+    /// server's proxy.
     async fn proxies(
         &self,
         access: &Access,
@@ -135,14 +136,14 @@ impl NodePart {
     ) -> Result<Vec<(NodeName, PodRoute)>, AccessError> {
         let client = access.client().await?;
         let (namespace, _) = access.schedulers(&client).await?;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let labelled = ListParams::default().labels(&self.labels());
-        let list = pods.list(&labelled).await;
-        let pods = list.map_err(|source| AccessError::List {
+        let list = api.list(&labelled).await;
+        let all = list.map_err(|source| AccessError::List {
             what: "the pods of nodes",
             source,
         })?;
-        let alive = pods.items.iter().filter(|object| !pod::is_finished(object));
+        let alive = all.items.iter().filter(|object| !pod::is_finished(object));
         let node_of = |object: &Pod| pod::node(object).filter(|node| nodes.contains(node));
         let (names, pods): (Vec<NodeName>, Vec<&Pod>) = alive
             .filter_map(|object| Some((node_of(object)?, object)))

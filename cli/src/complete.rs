@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::access::Access;
 use crate::program::Program;
 
-/// Under this name, the program completes.
+/// The name under which kubectl calls the program for completion.
 pub const NAME: &str = "kubectl_complete-aliquot";
 /// Directive to the shell: offer no file names (Cobra's number).
 const NO_FILES: u32 = 4;
@@ -37,7 +37,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// Those that an argument takes.
+    /// The kind of names that an argument takes.
     fn taken_by(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "context" => Some(Self::Contexts),
@@ -108,8 +108,8 @@ pub fn answer(words: &[String], names: impl Fn(Names, &[String]) -> Vec<String>)
             .chain(known.unwrap_or_default())
             .collect()
     };
-    let value_of = before.last().filter(|_| before.len() > at);
-    let value_of = value_of.and_then(|word| flag(command, word));
+    let word = before.last().filter(|_| before.len() > at);
+    let value_of = word.and_then(|word| flag(command, word));
     let (found, shell) = match value_of {
         Some(arg) => (values(arg), if takes_file(arg) { FILES } else { NO_FILES }),
         None if last.starts_with('-') => (flags(command), NO_FILES),

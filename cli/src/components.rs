@@ -46,11 +46,10 @@ pub fn unready(pod: &Pod) -> Option<String> {
 fn with_reason(container: &ContainerStatus) -> String {
     let state = container.state.as_ref();
     let waiting = state.and_then(|state| state.waiting.as_ref());
-    let texts = waiting.map(|waiting| [&waiting.reason, &waiting.message]);
-    let texts: Vec<&str> = texts
-        .iter()
-        .flatten()
-        .filter_map(|text| text.as_deref())
+    let texts: Vec<&str> = waiting
+        .into_iter()
+        .flat_map(|waiting| [&waiting.reason, &waiting.message])
+        .filter_map(Option::as_deref)
         .collect();
     match texts[..] {
         [] => container.name.clone(),
@@ -69,8 +68,8 @@ pub fn node_name(node: &Node) -> &str {
 /// The resources of NVIDIA's that the node offers to pods now, such as `8 nvidia.com/gpu`.
 pub fn offered(node: &Node) -> impl Iterator<Item = String> {
     let status = node.status.as_ref();
-    let amounts = status.and_then(|status| status.allocatable.as_ref());
-    let amounts = amounts.into_iter().flatten();
+    let allocatable = status.and_then(|status| status.allocatable.as_ref());
+    let amounts = allocatable.into_iter().flatten();
     amounts
         .filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
         .map(|(name, amount)| format!("{} {name}", amount.0))

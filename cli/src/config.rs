@@ -99,13 +99,12 @@ impl Validate {
     pub fn run(&self) -> Result<String, ConfigError> {
         let config = read(&text(&self.file)?)?;
         let names: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
-        let names = match names[..] {
+        let profiles = match names[..] {
             [] => "no profiles".to_owned(),
             _ => names.join(", "),
         };
-        let default = config.default.as_deref();
-        let default = default.unwrap_or("vgpu on all GPUs");
-        let mut lines = format!("valid: {names}; default: {default}\n");
+        let default = config.default.as_deref().unwrap_or("vgpu on all GPUs");
+        let mut lines = format!("valid: {profiles}; default: {default}\n");
         for (name, profile) in &config.profiles {
             mps_clients(&mut lines, name, profile);
         }
@@ -130,10 +129,15 @@ fn mps_clients(lines: &mut String, name: &str, profile: &Profile) {
             "{path}: each of {clients} gets {memory} and {cores}; there may be {most}"
         );
     };
-    let rules = profile.gpus.iter().enumerate();
-    let rules = rules.map(|(at, rule)| (format!("profiles.{name}.gpus[{at}]"), &rule.mode));
-    let rest = profile.rest.iter();
-    let rest = rest.map(|mode| (format!("profiles.{name}.rest"), mode));
+    let rules = profile
+        .gpus
+        .iter()
+        .enumerate()
+        .map(|(at, rule)| (format!("profiles.{name}.gpus[{at}]"), &rule.mode));
+    let rest = profile
+        .rest
+        .iter()
+        .map(|mode| (format!("profiles.{name}.rest"), mode));
     for (path, mode) in rules.chain(rest) {
         match mode {
             Mode::Mps(mps) => {

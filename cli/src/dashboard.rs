@@ -58,8 +58,9 @@ impl Dashboard {
         let page = Page::new(self.access.clone())?;
         // Before the user sees an address: whether the scheduler answers at all.
         page.route().await?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
-        let listener = listener.with_context(|| format!("cannot listen on port {}", self.port))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))
+            .await
+            .with_context(|| format!("cannot listen on port {}", self.port))?;
         let url = page.url(listener.local_addr()?);
         print(&url);
         if !self.no_browser
@@ -113,9 +114,9 @@ struct Page {
 impl Page {
     fn new(access: Access) -> Result<Arc<Self>> {
         let mut bytes = [0; 16];
-        let random = std::fs::File::open("/dev/urandom");
-        let random = random.and_then(|mut file| file.read_exact(&mut bytes));
-        random.context("cannot read /dev/urandom")?;
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut bytes))
+            .context("cannot read /dev/urandom")?;
         Ok(Arc::new(Self {
             access,
             secret: format!("{:032x}", u128::from_ne_bytes(bytes)),
@@ -172,8 +173,7 @@ async fn answer(State(page): State<Arc<Page>>, request: Request) -> Response {
         .and_then(|path| path.strip_prefix(page.secret.as_str()));
     // No path out of the page, however it is written.
     let leaves = |path: &str| path.contains("..") || path.contains('%');
-    let inside = inside.filter(|path| path.starts_with("/page/") && !leaves(path));
-    let Some(path) = inside else {
+    let Some(path) = inside.filter(|path| path.starts_with("/page/") && !leaves(path)) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     if request.method() != Method::GET {

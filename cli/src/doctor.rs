@@ -170,8 +170,8 @@ impl OneNode {
         if self.no_probe {
             return Err("no probe pod was started because of --no-probe".to_owned());
         }
-        let image = agent.and_then(|agent| containers(agent).next()?.image.clone());
-        let image = self.probe_image.clone().or(image).ok_or(
+        let of_agent = agent.and_then(|agent| containers(agent).next()?.image.clone());
+        let image = self.probe_image.clone().or(of_agent).ok_or(
             "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
         )?;
         let client = fact(self.common.access.client().await)?;

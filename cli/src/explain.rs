@@ -54,10 +54,10 @@ impl Explain {
 
     /// The same for a pod that does not exist yet.
     async fn what_if(&self, path: &Path) -> Result<String> {
-        let pod = what_if::manifest(&input::text(path)?);
-        let mut pod = pod.with_context(|| path.display().to_string())?;
-        let named = self.namespace.as_deref();
-        let named = named.or(pod.metadata.namespace.as_deref());
+        let mut pod =
+            what_if::manifest(&input::text(path)?).with_context(|| path.display().to_string())?;
+        let own = pod.metadata.namespace.as_deref();
+        let named = self.namespace.as_deref().or(own);
         pod.metadata.namespace = Some(self.access.namespace(named).await?);
         let (nodes, pods) = self.access.snapshot().await?;
         let (settings, policies) = snapshot::scheduler(&pods)?;
@@ -125,8 +125,8 @@ pub fn table(answer: &PodAnswer, most: usize) -> String {
 /// The names of the nodes that fit, by whether kube-scheduler offers them.
 fn fitting(answer: &PodAnswer, offered: bool) -> Option<String> {
     let nodes = answer.nodes.iter();
-    let nodes = nodes.filter(|node| node.fits && node.offered == offered);
-    let names = some(nodes.map(|node| node.node.as_str()));
+    let fitting = nodes.filter(|node| node.fits && node.offered == offered);
+    let names = some(fitting.map(|node| node.node.as_str()));
     (!names.is_empty()).then_some(names)
 }
 
@@ -185,17 +185,17 @@ pub(crate) fn asks(head: &PodHeader) -> String {
             asked.cores
         );
     }
-    let limits = head.burst.into_iter().flat_map(|burst| {
+    let amounts = head.burst.into_iter().flat_map(|burst| {
         let (memory, cores) = (burst.memory, burst.cores);
         let memory = memory.map(|limit| limit.to_string());
         [memory, cores.map(|limit| format!("{limit} compute"))]
     });
-    let limits: Vec<String> = limits.flatten().collect();
+    let limits: Vec<String> = amounts.flatten().collect();
     if !limits.is_empty() {
-        let limits = limits.join(" and ");
         let _ = write!(
             text,
-            "\n  each share may use up to {limits} while its GPU has it idle"
+            "\n  each share may use up to {} while its GPU has it idle",
+            limits.join(" and ")
         );
     }
     text.push('\n');

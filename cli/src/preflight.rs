@@ -275,8 +275,11 @@ fn labelled(nodes: &[&Node]) -> Finding {
         );
         return About::cluster().finding(check, none);
     }
-    let others = nodes.iter().copied().filter(|node| !is_ours(node));
-    let others: Vec<&Node> = others.collect();
+    let others: Vec<&Node> = nodes
+        .iter()
+        .copied()
+        .filter(|node| !is_ours(node))
+        .collect();
     if others.is_empty() {
         return About::cluster().finding(check, ok("all nodes with GPUs have the label gpu=on"));
     }

@@ -74,8 +74,8 @@ fn table(text: &mut String, arguments: &[&Arg]) {
 }
 
 fn row(text: &mut String, arg: &Arg) {
-    let values = arg.get_possible_values();
-    let values: Vec<&str> = values
+    let possible = arg.get_possible_values();
+    let values: Vec<&str> = possible
         .iter()
         .map(clap::builder::PossibleValue::get_name)
         .collect();
@@ -102,8 +102,8 @@ fn row(text: &mut String, arg: &Arg) {
         .get_default_values()
         .iter()
         .map(|value| value.to_string_lossy());
-    let default = defaults.collect::<Vec<_>>().join(",");
-    let default = match default.as_str() {
+    let joined = defaults.collect::<Vec<_>>().join(",");
+    let default = match joined.as_str() {
         _ if !takes => String::new(),
         "" if arg.is_required_set() => "required".to_owned(),
         "" => String::new(),

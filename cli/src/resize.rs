@@ -134,17 +134,14 @@ impl Resize {
             (None, [only]) => *only,
             (None, several) => return Err(ResizeFailure::WhichContainer(several.join(", "))),
         };
-        let amounts = [
+        let amounts: Vec<String> = [
             ("gpumem", &self.gpumem),
             ("gpumem-percentage", &self.gpumem_percentage),
             ("gpucores", &self.gpucores),
-        ];
-        let amounts = amounts
-            .into_iter()
-            .filter_map(|(name, amount)| Some((name, amount.as_ref()?)));
-        let amounts: Vec<String> = amounts
-            .map(|(name, amount)| format!("{name}={amount}"))
-            .collect();
+        ]
+        .into_iter()
+        .filter_map(|(name, amount)| Some(format!("{name}={}", amount.as_ref()?)))
+        .collect();
         let deadline = self
             .deadline
             .map_or_else(String::new, |seconds| format!(" deadline={seconds}"));
@@ -161,8 +158,7 @@ fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), Res
     if now != text {
         return Some(Err(ResizeFailure::Replaced(now.to_owned())));
     }
-    let status = pod::annotation(found, RESIZE_STATUS).map(ResizeStatus::decode)?;
-    let status = status.ok()?;
+    let status = ResizeStatus::decode(pod::annotation(found, RESIZE_STATUS)?).ok()?;
     if status.request != text {
         "the answer to the request before this one; the next follows after a pause"
             .clone_into(shown);

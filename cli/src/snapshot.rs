@@ -24,8 +24,8 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
         // Pods without a share count, too: they use CPU and memory.
         let view = PodView::from(object);
         if let Some(node) = view.node() {
-            let allocated = pod::allocated(&view, settings);
-            let allocated = allocated.map_or_else(AllocatedUse::nothing, |(_, used)| used);
+            let share = pod::allocated(&view, settings);
+            let allocated = share.map_or_else(AllocatedUse::nothing, |(_, used)| used);
             let requests = replicas::requests(&view, settings);
             ledger.confirm(&view.uid(), &view.namespace(), &node, allocated, requests);
         }
@@ -96,13 +96,13 @@ const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
 /// it by a variable, and a flag of the agents allows it in their namespace.
 pub(crate) fn without_control(pods: &[Pod]) -> Vec<String> {
     let agent = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
-    let named = agent.and_then(|agent| flag(agent, "--may-disable-control"));
-    let named: Vec<&str> = named.unwrap_or_default().split(',').collect();
+    let list = agent.and_then(|agent| flag(agent, "--may-disable-control"));
+    let named: Vec<&str> = list.unwrap_or_default().split(',').collect();
     let settings = settings(pods);
     let asks = |container: &Container| {
         let mut env = container.env.iter().flatten().rev();
-        let value = env.find(|one| one.name == DISABLE_CONTROL);
-        let value = value.and_then(|one| one.value.as_deref());
+        let variable = env.find(|one| one.name == DISABLE_CONTROL);
+        let value = variable.and_then(|one| one.value.as_deref());
         matches!(value, Some("1" | "t" | "T" | "true" | "TRUE" | "True"))
     };
     let mut found = Vec::new();

@@ -108,8 +108,8 @@ impl Top {
             return self.pods(note).await;
         }
         let answer = self.answer(note).await?;
-        let with_gpus = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
-        let with_gpus = with_gpus.map(|node| node.node.clone()).collect();
+        let nodes = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
+        let with_gpus = nodes.map(|node| node.node.clone()).collect();
         let usage = self.usage(&with_gpus).await;
         let mut value = serde_json::to_value(&answer)?;
         value["usage"] = json!(usage);
@@ -190,9 +190,9 @@ impl Top {
 pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     let ledger = ledger(nodes, pods, &settings(pods));
     let default_cores = Defaults::default().cores;
-    let lines = ledger.cluster().iter();
-    let lines = lines.filter_map(|(_, name, node)| {
-        let mut top = NodeTop::of(name, node, default_cores)?;
+    let states = ledger.cluster().iter();
+    let lines = states.filter_map(|(_, name, node)| {
+        let mut top = NodeTop::new(name, node, default_cores)?;
         top.unreadable = unreadable(&ledger, name, pods);
         Some(top)
     });
@@ -296,9 +296,9 @@ impl Devices {
     /// The index of its GPU, and the instance on it; the UUID where no inventory has it.
     fn place(&self, device: &GpuUuid) -> String {
         let placed = MigPlacement::parse_device_key(device);
-        let gpu = placed.as_ref().map_or(device.as_str(), |(gpu, _)| gpu);
-        let index = self.indexes.get(&GpuUuid::from(gpu));
-        let gpu = index.map_or_else(|| gpu.to_owned(), u32::to_string);
+        let uuid = placed.as_ref().map_or(device.as_str(), |(gpu, _)| gpu);
+        let index = self.indexes.get(&GpuUuid::from(uuid));
+        let gpu = index.map_or_else(|| uuid.to_owned(), u32::to_string);
         match placed {
             Some((_, one)) => format!("{gpu} {}@{}", one.profile, one.start),
             None => gpu,

@@ -64,7 +64,7 @@ impl Usage {
     pub(crate) fn notes(&self) -> String {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (node, why) in &self.missing {
-            // Two nodes have the same reason although each names itself in it.
+            // A reason begins with its node's name; without it, that of several nodes is the same.
             let why = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
             reasons.entry(why).or_default().push(node.as_str());
         }

@@ -85,8 +85,8 @@ pub fn best<'n, S: AsRef<str>>(
             *worst = fit;
         }
     })?;
-    let best = best.into_sorted_vec().into_iter();
-    Ok(best.map(|ranked| ranked.name).collect())
+    let sorted = best.into_sorted_vec().into_iter();
+    Ok(sorted.map(|ranked| ranked.name).collect())
 }
 
 /// Calls `found` for each of the named nodes that can take the pod, or returns why there are none.
@@ -154,13 +154,16 @@ pub fn refused_for<'n, S: AsRef<str>>(
     reason: Reason,
 ) -> Vec<&'n str> {
     let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
-    let names = names.iter().map(AsRef::as_ref);
-    let refused = names.filter(|name| {
-        let slot = query.cluster.slot(name);
-        let verdict = slot.map(|slot| query.verdict(&mut verdicts, slot));
-        matches!(verdict.as_deref(), Some(NodeVerdict::Refused(why)) if why.count(reason) > 0)
-    });
-    let mut refused: Vec<&str> = refused.collect();
+    let mut refused = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        let Some(slot) = query.cluster.slot(name) else {
+            continue;
+        };
+        let verdict = query.verdict(&mut verdicts, slot);
+        if matches!(&*verdict, NodeVerdict::Refused(why) if why.count(reason) > 0) {
+            refused.push(name);
+        }
+    }
     refused.sort_unstable();
     refused
 }
@@ -385,12 +388,12 @@ impl Verdicts<'_> {
         let evaluated = cached.get_or_insert_with(|| {
             let node = self.cluster.at(slot);
             let kind = self.cluster.kind(slot).filter(|_| self.by_kind);
-            let kind = kind.zip(node).map(|(kind, node)| {
+            let key = kind.zip(node).map(|(kind, node)| {
                 let typical = &self.policies.typical;
                 let host = sees_host.then(|| HostView::new(typical, node, self.demand.host));
                 (kind, host.unwrap_or_default())
             });
-            if let Some(known) = kind.and_then(|kind| kinds.get(&kind)) {
+            if let Some(known) = key.and_then(|key| kinds.get(&key)) {
                 return (version, known.clone());
             }
             let mut verdict = node.map_or_else(
@@ -404,11 +407,11 @@ impl Verdicts<'_> {
                     *refusal = why.clone();
                 }
             }
-            if let Some(kind) = kind {
+            if let Some(key) = key {
                 if kinds.len() >= KINDS {
                     kinds.clear();
                 }
-                kinds.insert(kind, verdict.clone());
+                kinds.insert(key, verdict.clone());
             }
             (version, verdict)
         });

@@ -52,7 +52,7 @@ pub const HOST_PATHS: [&str; 26] = [
 /// Host paths with programs that the node's root runs: forbidden only for writing.
 pub const PROGRAM_PATHS: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
-/// Below `/dev` but plain shared memory, which many training jobs mount.
+/// Plain shared memory, although it is below `/dev`: many training jobs mount it.
 pub const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Where the node agent stores its files, unless the chart's values differ.
@@ -98,8 +98,8 @@ pub fn host_path<'a>(
         .or_else(|| program().map(ClosedPath::Written))
 }
 
-/// Whether writing this host path gives the power of the node's root, as device plugins
-/// have it, and so every GPU. Not for devices below `/dev`: a mount does not open them.
+/// Whether writing this host path gives the power of the node's root, as device plugins have it,
+/// and so every GPU. A device below `/dev` does not: a mount does not open it.
 pub fn grants_root<'a>(path: &str, mut agent: impl Iterator<Item = &'a str>) -> bool {
     let mut closed = HOST_PATHS.iter().filter(|closed| **closed != "/dev");
     !is_within(path, SHARED_MEMORY)

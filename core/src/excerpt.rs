@@ -14,7 +14,8 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Of what a value displays as: a parser's error repeats what it read.
+    /// The excerpt of what a value displays as; the value may be a parser's error, which repeats
+    /// what it read.
     pub fn of(value: impl fmt::Display) -> Self {
         let mut read = Reader::default();
         // Only a value that cannot be displayed fails here, and it has a beginning as well.

@@ -108,13 +108,8 @@ pub fn traced<T: FitTrace>(
         // largest first, each on the fullest device.
         order.sort_by_key(|(_, request)| Reverse(size(demand, request)));
         let mut again = T::default();
-        let shares = place(
-            &scorer,
-            &order,
-            policy.ordered_by(Policy::Binpack),
-            &mut again,
-        );
-        let shares = shares.map_err(|_| refusal)?;
+        let fullest = policy.ordered_by(Policy::Binpack);
+        let shares = place(&scorer, &order, fullest, &mut again).map_err(|_| refusal)?;
         *trace = again;
         Ok(shares)
     })?;
@@ -383,8 +378,9 @@ fn uses(shares: &[ContainerShare]) -> PlacedUses {
     let mut instances = Vec::new();
     for (place, ((device, instance), used)) in placed.into_iter().enumerate() {
         uses.push((device, used));
-        let instance = instance.map(|(start, profile)| Instance::busy(profile, start));
-        instances.extend(instance.map(|instance| (place, instance)));
+        if let Some((start, profile)) = instance {
+            instances.push((place, Instance::busy(profile, start)));
+        }
     }
     (uses, instances)
 }

@@ -1,13 +1,12 @@
 //! How much of a node becomes useless when a pod goes there.
 //!
-//! Idle capacity of a device is a fragment for a typical pod that cannot use it; a node's F
-//! is that, averaged over the cluster's [`Typical`] pods by how common they are. The policy
-//! `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
+//! Idle capacity of a device is a fragment for a typical pod that cannot use it. A node's F is the
+//! sum of its fragments, averaged over the cluster's [`Typical`] pods by how common they are. The
+//! policy `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
 //! USENIX ATC'23). A device has two sides here, memory and compute: its size is their mean,
-//! weighted by how much the typical pods ask of each, and a typical pod can use it only if
-//! both suffice. What a pod takes of a scarce model costs it more ([`crate::scarcity`]).
-//! Integers only; the score is coarse on purpose: on the public trace a
-//! continuous one strands 2.4 points more.
+//! weighted by how much the typical pods ask of each, and a typical pod can use it only if both
+//! suffice. What a pod takes of a scarce model costs it more ([`crate::scarcity`]). Integers only;
+//! the score is coarse on purpose: on the public trace a continuous one strands 2.4 points more.
 
 use crate::inventory::Mode;
 use crate::node::{DeviceState, NodeState};
@@ -88,7 +87,7 @@ pub(crate) struct HostView {
 }
 
 impl HostView {
-    /// Of a node of whose CPU and memory a pod is about to take `taken`.
+    /// The view of a node from whose CPU and memory a pod is about to take `taken`.
     pub(crate) fn new(typical: &Typical, node: &NodeState, taken: HostResources) -> Self {
         let free = node.host.free();
         let both = [free, free.less(taken)];
@@ -124,7 +123,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A view of a node of whose CPU and memory a pod is about to take `taken`.
+    /// A view of a node from whose CPU and memory a pod is about to take `taken`.
     pub fn new(typical: &'a Typical, node: &'a NodeState, taken: HostResources) -> Self {
         let mut view = Self {
             typical,
@@ -235,8 +234,8 @@ impl<'a> View<'a> {
             concerned |= old.serves;
         }
         if idle > 0 {
-            // The pods that need this model lose what they could have used of it: nothing where no
-            // CPU is left for it, and also what the CPU that this pod takes would have served.
+            // What the pods that need this model lose: of its devices, no more than the CPU that is
+            // left could serve, but also what the CPU that this pod takes could have served.
             let [before, after] = self.host.reach;
             let lost = self.idle.min(before) - (self.idle - idle).min(after);
             cost = cost * lost / idle;
@@ -276,10 +275,11 @@ impl<'a> View<'a> {
             .node
             .devices
             .iter()
-            .filter(|device| device.closed.is_none());
+            .filter(|device| device.closed.is_none())
+            .count();
         let idle: u64 = self.devices.iter().map(|device| device.size).sum();
-        let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
-        1_000_000 - idle.unwrap_or(0).min(1_000_000)
+        let mean = (idle * 1000).checked_div(u64::try_from(open).unwrap_or(0));
+        1_000_000 - mean.unwrap_or(0).min(1_000_000)
     }
 }
 
@@ -291,7 +291,7 @@ fn hosted(typical: &Typical, free: HostResources) -> u64 {
     })
 }
 
-/// What the model of each device of a node costs; nothing if no model is scarce.
+/// The price of each device's model, device by device; empty if no model is scarce.
 fn prices<'a>(typical: &'a Typical, node: &'a NodeState) -> impl Iterator<Item = i64> + 'a {
     let models = node.models().map(|(model, _)| model);
     let mut last = ("", 0);
@@ -327,12 +327,12 @@ fn signed(value: u64) -> i64 {
 pub(crate) fn score(gradient: i64, weight: u64) -> u32 {
     let weight = signed(weight).max(1);
     let millionths = gradient.saturating_mul(1000);
-    let passed = if millionths >= 0 {
+    let steps = if millionths >= 0 {
         THRESHOLDS.partition_point(|step| step.saturating_mul(weight) <= millionths)
     } else {
         THRESHOLDS.partition_point(|step| (step - 1).saturating_mul(weight) < -millionths)
     };
-    let passed = u32::try_from(passed).unwrap_or(0);
+    let passed = u32::try_from(steps).unwrap_or(0);
     if millionths >= 0 {
         50 + passed
     } else {

@@ -201,7 +201,7 @@ impl OrphanedShare {
     pub fn used(&self) -> DeviceUse {
         DeviceUse {
             replicas: self.replicas,
-            ..DeviceUse::of(self.memory, self.cores)
+            ..DeviceUse::new(self.memory, self.cores)
         }
     }
 }

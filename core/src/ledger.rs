@@ -236,7 +236,7 @@ impl Ledger {
                     .balance
                     .ask(entry.requests.models.as_ref(), node.parts(uses));
             }
-            if let Some(shape) = PodShape::of(&entry.allocated, host) {
+            if let Some(shape) = PodShape::new(&entry.allocated, host) {
                 census.add(shape, host.memory);
             }
         }
@@ -364,9 +364,9 @@ impl Ledger {
         allocated: AllocatedUse,
         requests: impl Into<Requests>,
     ) -> Option<PodEntry> {
-        let resizing = self.pod_entries.get(pod).filter(|old| old.node == *node);
-        let resizing = resizing.and_then(|old| old.resizing.clone());
-        // An event from before the resize takes nothing from it.
+        let old = self.pod_entries.get(pod).filter(|old| old.node == *node);
+        let resizing = old.and_then(|old| old.resizing.clone());
+        // The event may be older than the resize: what the resize reserves still counts.
         let (allocated, resizing) = match resizing {
             Some(mut resizing) => {
                 resizing.watched = allocated;
@@ -479,8 +479,8 @@ impl Ledger {
     /// as left. `None` without limits.
     pub fn headroom_for(&self, pod: &PodUid, namespace: &str) -> Option<Headroom> {
         let headroom = self.headroom(namespace)?;
-        let own = self.assumed(pod).filter(|own| own.is_charged());
-        let own = own.filter(|own| own.namespace.as_str() == namespace);
+        let assumed = self.assumed(pod).filter(|own| own.is_charged());
+        let own = assumed.filter(|own| own.namespace.as_str() == namespace);
         Some(match own {
             Some(own) => headroom.without(&own.allocated),
             None => headroom,
@@ -578,8 +578,8 @@ impl Ledger {
         is_shown.then(|| self.state(node, None, None))
     }
 
-    /// The node's state from its publication and its pods except `except`. Nothing of it is
-    /// allocated to `without`.
+    /// The node's state from its publication and its pods. The pod `except` is left out; the pod
+    /// `without` counts with what it requests, but without devices.
     fn state(
         &self,
         node: &NodeEntry,

@@ -203,8 +203,8 @@ pub struct NodeState {
     pub resources: Vec<Arc<str>>,
     /// The MIG instances of the GPUs under dynamic MIG.
     pub dynamic_mig: Vec<DynamicMigState>,
-    /// What is allocated twice of a device: to pods that are being evicted, and to the pod that gets
-    /// it then. For views: nothing else may be placed there.
+    /// What is allocated twice of a device: to pods that are being evicted, and to the pod that
+    /// they are evicted for. Only views subtract it, because nothing else may be placed there.
     pub(crate) handed_over: Vec<(usize, DeviceUse)>,
     pub host: Host,
     pub replicas: NodeReplicas,
@@ -266,7 +266,7 @@ impl NodeState {
                     };
                 }
                 state.reserved_for = reserved_for(inventory);
-                let devices = LedgerDevices::of(inventory, &published.cordoned, &pods);
+                let devices = LedgerDevices::new(inventory, &published.cordoned, &pods);
                 (state.devices, state.resources) = (devices.devices, devices.resources);
                 state.dynamic_mig = devices.dynamic_mig;
             }
@@ -496,7 +496,7 @@ impl LedgerDevices {
     /// The devices of an inventory, with the allocations of these pods and the orphaned
     /// shares of other pods. An allocation on a device that the inventory lacks counts
     /// again when the device comes back.
-    pub fn of(
+    pub fn new(
         inventory: &Inventory,
         cordoned: &[GpuUuid],
         pods: &[(&PodUid, &AllocatedUse)],
@@ -535,8 +535,11 @@ impl LedgerDevices {
             .and_then(Mig::dynamic)
             .filter(|_| gpu.mode == Mode::Mig);
         let closed = closed(inventory, cordoned, gpu);
-        let unmanaged = inventory.unmanaged.get(&gpu.uuid).copied();
-        let unmanaged = unmanaged.unwrap_or_default();
+        let unmanaged = inventory
+            .unmanaged
+            .get(&gpu.uuid)
+            .copied()
+            .unwrap_or_default();
         // A MIG instance is placed by its slices, which nobody else has.
         let is_backed = gpu.scaled > gpu.memory || gpu.mode == Mode::Mig;
         self.devices.push(DeviceState {

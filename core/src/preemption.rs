@@ -23,7 +23,7 @@ use reprieve::Reprieve;
 
 pub use record::PreemptionRecord;
 
-/// How often a plan tries whether the preemptor fits, about: a second, by estimate.
+/// About how often a plan may try whether the preemptor fits: this takes a second, by estimate.
 const ATTEMPTS: usize = 50_000;
 
 /// The state of a pod with shares on a node.
@@ -119,7 +119,8 @@ impl NoPlan {
 }
 
 /// The cheapest plan over `nodes`, or why there is none. A node that needs no victim ends the
-/// search: the pod only has to wait. Once the attempts run out, nodes are only asked for that.
+/// search: the pod only has to wait. Once the attempts run out, the remaining nodes are only asked
+/// whether they need none.
 pub fn plan(
     query: &PreemptionQuery<'_>,
     nodes: impl IntoIterator<Item = CandidateNode>,

@@ -241,8 +241,8 @@ fn cores_limit(text: &str, _: Exact) -> Result<Percent, String> {
 
 /// An amount in the form and range of a request.
 fn amount(text: &str, resource: Resource) -> Result<u64, String> {
-    let written = Written::read(|asked| (asked == resource).then_some(text));
-    let written = written.map_err(|mut errors| errors.swap_remove(0).to_string())?;
+    let written = Written::read(|asked| (asked == resource).then_some(text))
+        .map_err(|mut errors| errors.swap_remove(0).to_string())?;
     written
         .get(resource)
         .ok_or_else(|| format!("{:?} is not a number", Excerpt::from(text)))

@@ -51,7 +51,7 @@ fn reserve(ledger: &mut Ledger, namespace: &str, pod: &str, demand: &Demand) -> 
 }
 
 fn half() -> GpuRequest {
-    GpuRequest::of(1, Memory::Share(Percent(50)), Percent(0))
+    GpuRequest::new(1, Memory::Share(Percent(50)), Percent(0))
 }
 
 /// The containers of a pod, and the answer.
@@ -62,10 +62,9 @@ fn check(rule: &str, quotas: &[Quota], pods: &[Case<'_>]) {
     let mut ledger = ledger(quotas.to_vec());
     for (number, (containers, expected)) in pods.iter().enumerate() {
         let pod = format!("p{number}");
-        let answer = reserve(&mut ledger, "team", &pod, &demand(containers));
-        let answer =
-            answer.strip_prefix("1 ResourceQuotaNotFit (namespace team: limits.nvidia.com/");
-        let answer = answer.map_or("fits", |over| over.trim_end_matches(')'));
+        let text = reserve(&mut ledger, "team", &pod, &demand(containers));
+        let over = text.strip_prefix("1 ResourceQuotaNotFit (namespace team: limits.nvidia.com/");
+        let answer = over.map_or("fits", |over| over.trim_end_matches(')'));
         assert_eq!(
             answer, *expected,
             "rule {rule}, pod {number} of {pods:?} under {quotas:?}"

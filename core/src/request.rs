@@ -146,8 +146,8 @@ pub const DEFAULTED: &str = "aliquot.dev/defaulted";
 /// Parses the count under any GPU resource.
 pub fn count(text: &str) -> Result<u32, RequestError> {
     let resource = Resource::Gpu;
-    let number = quantity::whole(text);
-    let number = number.map_err(|source| RequestError::Quantity { resource, source })?;
+    let number =
+        quantity::whole(text).map_err(|source| RequestError::Quantity { resource, source })?;
     let fits = u32::try_from(number).ok().filter(|_| number <= MAX_GPUS);
     fits.ok_or_else(|| RequestError::OutOfRange {
         resource,
@@ -180,7 +180,7 @@ pub struct GpuRequest {
 
 impl GpuRequest {
     /// These amounts of `count` devices under the main resource, as written.
-    pub fn of(count: u32, memory: Memory, cores: Percent) -> Self {
+    pub fn new(count: u32, memory: Memory, cores: Percent) -> Self {
         Self {
             resource: 0,
             count,
@@ -524,7 +524,7 @@ impl Written {
             Some(_) => Memory::Share(Percent(self.number(Resource::MemoryPercentage))),
             None => Memory::Mib(Mib(self.get(Resource::Memory).unwrap_or(0))),
         };
-        GpuRequest::of(count, memory, Percent(self.number(Resource::Cores)))
+        GpuRequest::new(count, memory, Percent(self.number(Resource::Cores)))
     }
 }
 

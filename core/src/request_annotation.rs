@@ -84,8 +84,8 @@ impl RequestAnnotation {
 
     /// Reads the annotation's text, ignoring unknown fields. Every number is in its range.
     pub fn decode(text: &str) -> Result<Self, AnnotationError> {
-        let read = allocation::decode(text, VERSION, |read: &Self| read.v);
-        let read = read.map_err(AnnotationError::Codec)?;
+        let read = allocation::decode(text, VERSION, |read: &Self| read.v)
+            .map_err(AnnotationError::Codec)?;
         let priority =
             |resource: Resource| read.priority.filter(|_| resource == Resource::Priority);
         Written::of_numbers(priority)

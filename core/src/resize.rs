@@ -1,9 +1,10 @@
 //! Resizing the share of a running pod: what `aliquot.dev/resize` asks for, whether the pod's GPUs
 //! and quotas allow it, and how far it is (`aliquot.dev/resize-status`).
 //!
-//! While a resize is under way, the pod's allocation is the larger of the old and the new one, grant
-//! by grant, because its node may enforce either. It becomes the new one when the node reports that
-//! it enforces that, so no memory is promised twice. A refused resize is one back to the old share.
+//! While a resize is under way, the pod's allocation is the larger of the old and the new one,
+//! grant by grant, because its node may enforce either. It becomes the new one when the node
+//! reports that it enforces that, so no memory is promised twice. If the resize is refused
+//! meanwhile, one back to the old share follows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -138,7 +139,7 @@ pub enum ResizeState {
     Applied,
     /// The node does not enforce it yet.
     Waiting,
-    /// It is not, and will not be.
+    /// The node does not enforce it, and will not.
     Refused,
 }
 
@@ -315,7 +316,7 @@ pub fn resize(
         QuotaAmount::sum(now.values()),
         QuotaAmount::sum(then.values()),
     );
-    // What does not grow is no matter of a quota that was lowered since.
+    // A quota that was lowered since does not forbid what does not grow.
     let added = QuotaAmount {
         memory: Some(after.memory)
             .filter(|memory| *memory > before.memory)
@@ -380,7 +381,7 @@ fn is_within(used: &DeviceUse, other: &DeviceUse) -> bool {
     used.or(*other) == *other
 }
 
-/// What a pod could use of a device, of which it uses `own`; that at least, since it has it.
+/// The most that a pod could use of a device of which it uses `own` now; at least that.
 fn fits(device: &DeviceState, own: &DeviceUse) -> (Mib, Percent) {
     let others = &device.allocated.used;
     let cores = device.cores.0.saturating_sub(others.cores.0);
@@ -391,8 +392,8 @@ fn fits(device: &DeviceState, own: &DeviceUse) -> (Mib, Percent) {
     (memory, Percent(cores).max(own.cores))
 }
 
-/// Why the node may not enforce this in place of what it enforces now: a status grants sizes of the
-/// pod's own shares, and no more than its allocation.
+/// Why the node may not enforce this in place of what it enforces now: a status may only change the
+/// sizes of the pod's own shares, up to its allocation.
 pub fn unproven(
     enforced: &Allocation,
     to: &Allocation,

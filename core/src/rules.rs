@@ -58,8 +58,8 @@ pub struct ModelRules {
 }
 
 impl ModelRules {
-    /// One of `used`, or any if that is empty, and none of `unused`. `None` if that is every
-    /// model, and for more text than is worth keeping for each pod.
+    /// The rules that accept the models in `used`, or all if that is empty, but none in `unused`.
+    /// `None` if that is every model, or more text than is worth keeping for each pod.
     pub fn new(used: Vec<Model>, unused: Vec<Model>) -> Option<Arc<Self>> {
         let text: usize = used.iter().chain(&unused).map(Model::len).sum();
         (1..=MOST_TEXT)

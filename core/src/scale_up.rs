@@ -190,12 +190,13 @@ impl<'a> Packing<'a> {
         self.open.insert(shape, open);
     }
 
-    /// Whether the pod needs no new GPU: it was placed on a node, or would not be on a new one.
+    /// Whether the pod needs no new GPU: because it was placed on a node, or because a new node
+    /// would not help it.
     fn place_on_existing(&mut self, pod: &UnschedulablePod<'a>, slots: &mut Vec<usize>) -> bool {
         let (mut at, mut is_helpless) = (0, false);
         while let Some(&slot) = slots.get(at) {
-            let state = self.changed.get(&slot);
-            let state = state.or_else(|| self.supply.cluster.at(slot).map(AsRef::as_ref));
+            let changed = self.changed.get(&slot);
+            let state = changed.or_else(|| self.supply.cluster.at(slot).map(AsRef::as_ref));
             let placed = state.and_then(|state| placed(state, pod.demand, self.supply.policies));
             let Some((state, amount)) = placed else {
                 slots.remove(at);

@@ -35,8 +35,8 @@ impl Scaling {
 
     /// The nearest scaling that gives `scaled` for `memory`, if there is one.
     pub fn between(memory: Mib, scaled: Mib) -> Option<Self> {
-        let value = scaled.0.checked_mul(1000)?.div_ceil(memory.0.max(1));
-        let value = u32::try_from(value).ok()?;
+        let nearest = scaled.0.checked_mul(1000)?.div_ceil(memory.0.max(1));
+        let value = u32::try_from(nearest).ok()?;
         (100..=16_000).contains(&value).then_some(Self(value))
     }
 

@@ -1,9 +1,9 @@
 //! How scarce each GPU model is for the pods that can use no other.
 //!
-//! If the pods to come are like those counted, the ones that accept only some models will
-//! ask for a part of what is free of these. Once that part nears the whole, every other pod
-//! that goes there displaces one of them later, and should go elsewhere while it can. Below
-//! half a model costs nothing: what fits best decides alone.
+//! If the pods to come are like those counted, the ones that accept only some models will ask for a
+//! part of what is free of these. Once that part nears the whole, every other pod that goes there
+//! displaces one of them later, and should go elsewhere while it can. Up to half of the whole, a
+//! model costs nothing, and what fits best decides alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,11 +85,12 @@ impl ModelBalance {
             let accepted = models.filter(|(_, model)| rules.accept(model));
             accepted.map(|(at, _)| at).collect()
         };
-        let sets = self
+        let mut sets: Vec<_> = self
             .pinned
             .iter()
-            .map(|(rules, asked)| (accepted(rules), *asked));
-        let mut sets: Vec<_> = sets.filter(|(some, _)| some.len() < free.len()).collect();
+            .map(|(rules, asked)| (accepted(rules), *asked))
+            .filter(|(some, _)| some.len() < free.len())
+            .collect();
         // Those with the least choice first.
         sets.sort_by_key(|(accepted, _)| accepted.len());
         let all = free.iter().sum::<u64>();

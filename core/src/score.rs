@@ -170,7 +170,7 @@ impl<'a> Scorer<'a> {
     /// give a whole GPU to a pod that asked for less (`waste`), or one with memory held outside
     /// every share, come last.
     pub(crate) fn node(&self, uses: &[(usize, DeviceUse)], waste: bool, loss: u32) -> u64 {
-        let score = match self.demand.node_policy.unwrap_or(self.defaults.node) {
+        let by_policy = match self.demand.node_policy.unwrap_or(self.defaults.node) {
             Policy::Fragmentation => {
                 let view = self.view();
                 u64::from(view.score(uses)) << 32 | view.fullness()
@@ -180,7 +180,7 @@ impl<'a> Scorer<'a> {
         let is_unmanaged =
             |(device, _): &(usize, DeviceUse)| self.node.devices[*device].unmanaged > Mib(0);
         let is_last = waste || uses.iter().any(is_unmanaged);
-        let score = if is_last { score >> 10 } else { score };
+        let score = if is_last { by_policy >> 10 } else { by_policy };
         if !self.demand.requests_mig_instances() {
             return score;
         }

@@ -50,7 +50,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
 }
 
 pub(crate) fn request(count: u32, memory: u64, cores: u32) -> GpuRequest {
-    GpuRequest::of(count, Memory::Mib(Mib(memory)), Percent(cores))
+    GpuRequest::new(count, Memory::Mib(Mib(memory)), Percent(cores))
 }
 
 pub(crate) fn demand(containers: &[(Stage, Option<GpuRequest>)]) -> Demand {
@@ -159,7 +159,7 @@ pub(crate) fn answer(
 
 /// Known to use this of one device.
 pub(crate) fn uses(key: &str, memory: u64, cores: u32) -> AllocatedUse {
-    let used = DeviceUse::of(Mib(memory), Percent(cores));
+    let used = DeviceUse::new(Mib(memory), Percent(cores));
     AllocatedUse::Known([(key.into(), used)].into())
 }
 

@@ -74,7 +74,7 @@ impl DeviceAmount {
 /// `None` if not even the smallest fits.
 pub fn largest(device: &DeviceState, cores: Percent) -> Option<Mib> {
     let left = DeviceAmount::left(device).memory;
-    let fits = |memory| device.refuse(&DeviceUse::of(memory, cores)).is_none();
+    let fits = |memory| device.refuse(&DeviceUse::new(memory, cores)).is_none();
     (left > Mib(0) && fits(left)).then_some(left)
 }
 
@@ -195,7 +195,7 @@ fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
 
 impl NodeTop {
     /// A node with an inventory; `cores` is the default compute.
-    pub fn of(name: &NodeName, node: &NodeState, cores: Percent) -> Option<Self> {
+    pub fn new(name: &NodeName, node: &NodeState, cores: Percent) -> Option<Self> {
         let inventory = node.inventory.as_ref()?;
         let devices = inventory.gpus.iter().zip(&node.devices);
         let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {

@@ -42,7 +42,7 @@ pub struct PodShape {
 impl PodShape {
     /// The shape of a pod with this allocation and these requests; `None` if its allocation
     /// is unreadable. Of devices with different shares the largest counts.
-    pub fn of(allocated: &AllocatedUse, host: HostResources) -> Option<Self> {
+    pub fn new(allocated: &AllocatedUse, host: HostResources) -> Option<Self> {
         let uses = allocated.uses()?;
         let alone = uses.values().any(|used| used.alone);
         let cores = uses.values().map(|used| used.cores).max();

@@ -37,7 +37,7 @@ pub struct DeviceUse {
 
 impl DeviceUse {
     /// One container's share of one device.
-    pub fn of(memory: Mib, cores: Percent) -> Self {
+    pub fn new(memory: Mib, cores: Percent) -> Self {
         Self {
             replicas: 1,
             memory,
@@ -258,7 +258,7 @@ pub fn effective<'a>(
             let used = own.entry(grant.device_key()).or_default();
             *used = used.with(DeviceUse {
                 replicas: grant.replicas,
-                ..DeviceUse::of(grant.memory, grant.cores)
+                ..DeviceUse::new(grant.memory, grant.cores)
             });
         }
         for (key, used) in own {
@@ -295,7 +295,7 @@ mod tests {
     ) {
         let used =
             on_device(containers.iter().map(|&(stage, memory, cores)| {
-                (stage, DeviceUse::of(Mib(memory), Percent(cores)))
+                (stage, DeviceUse::new(Mib(memory), Percent(cores)))
             }));
         assert_eq!(
             (used.replicas, used.memory, used.cores),

@@ -147,8 +147,8 @@ impl Markers {
                 return None;
             }
             let pair = self.pair(stream)?;
-            // Then the device waits for the launch. Asked before the event is recorded, which is not ready
-            // at once even on an idle stream.
+            // If the stream is idle, the device waits for the launch. It is asked before the event
+            // is recorded, because that is not ready at once even on an idle stream.
             let idle = call::cuStreamQuery(stream) == SUCCESS;
             let when = clock::now();
             if call::cuEventRecord(pair.before, stream) == SUCCESS {

@@ -398,7 +398,7 @@ impl Pacing {
                 now = clock::now();
                 continue;
             }
-            // In vain, now or just before.
+            // The wait was in vain, this one or the one just before.
             self.device_pace.stalled.store(true, Relaxed);
             self.device_pace
                 .unqueued_until

@@ -250,7 +250,7 @@ function draw() {
 
 /** As many columns as fit, at most four, and as many cards in each row. */
 function layout() {
-  const [least, gap] = grid.classList.contains('dense') ? [440, 24] : [420, 16];
+  const [least, gap] = grid.classList.contains('dense') ? [440, 24] : [430, 16];
   const fit = Math.max(1, Math.min(4, Math.floor((grid.clientWidth + gap) / (least + gap))));
   const rows = Math.max(1, Math.ceil(drawn.size / fit));
   grid.style.setProperty('--columns', gap === 24 ? fit : Math.max(1, Math.ceil(drawn.size / rows)));

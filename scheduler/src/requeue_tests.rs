@@ -69,7 +69,7 @@ fn requeues_only_the_pod_with_the_plan() {
     for name in ["holder", "other"] {
         refused(&cache, name, 600, &["n"]);
     }
-    let used = DeviceUse::of(Mib(600), Percent(0));
+    let used = DeviceUse::new(Mib(600), Percent(0));
     let allocated = AllocatedUse::Known([("GPU-n".into(), used)].into());
     let planned = PodEntry::planned(
         "n".into(),

@@ -77,7 +77,7 @@ fn nodes_by_name(cluster: Cluster, cores: Percent) -> impl Iterator<Item = NodeT
     let slots = slots_by_name(&cluster).into_iter();
     slots.filter_map(move |slot| {
         let (name, node) = cluster.named(slot)?;
-        NodeTop::of(name, node, cores)
+        NodeTop::new(name, node, cores)
     })
 }
 

@@ -133,9 +133,9 @@ impl Ca {
         now: Timestamp,
         lifetime: SignedDuration,
     ) -> Result<ServingCertificate, CertificateError> {
-        let key = KeyPair::from_pem(&self.key).map_err(CertificateError::Create)?;
+        let ca_key = KeyPair::from_pem(&self.key).map_err(CertificateError::Create)?;
         let issuer =
-            Issuer::from_ca_cert_pem(&self.certificate, key).map_err(CertificateError::Create)?;
+            Issuer::from_ca_cert_pem(&self.certificate, ca_key).map_err(CertificateError::Create)?;
         let created = whole_seconds(now)?;
         let expires = self.expires.min(created + lifetime);
         let mut params = CertificateParams::new(names).map_err(CertificateError::Create)?;
@@ -238,15 +238,15 @@ impl CaSet {
         lifetimes: &Lifetimes,
     ) -> Result<Option<Self>, CertificateError> {
         let alive = |ca: &&Ca| now < ca.expires;
-        let mut next: Vec<Ca> = self.0.iter().filter(alive).cloned().collect();
+        let mut cas: Vec<Ca> = self.0.iter().filter(alive).cloned().collect();
         // Where the configured lifetime was shortened, the shorter one applies.
         let expiry = |newest: &Ca| newest.expires.min(newest.created + lifetimes.ca);
         let fresh = |newest: &Ca| !is_due(newest.created, expiry(newest), now);
-        if !next.last().is_some_and(fresh) {
-            next.push(Ca::create(now, lifetimes.ca)?);
+        if !cas.last().is_some_and(fresh) {
+            cas.push(Ca::create(now, lifetimes.ca)?);
         }
-        let next = Self(next);
-        Ok((next != *self).then_some(next))
+        let renewed = Self(cas);
+        Ok((renewed != *self).then_some(renewed))
     }
 
     /// The CA that signs at `now`: the newest one that has been in `published`, the API server's

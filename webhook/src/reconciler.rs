@@ -102,7 +102,8 @@ pub enum ReconcileError {
     NoWebhook { webhook: &'static str },
 }
 
-/// Reconciles Secret, serving certificate and configuration; has the state of the last time.
+/// Reconciles Secret, serving certificate and configuration, and remembers what the last
+/// reconciliation did.
 pub struct Reconciler {
     settings: ReconcilerSettings,
     secrets: Api<Secret>,
@@ -281,8 +282,8 @@ impl Reconciler {
         self.metrics.configuration_writes.inc();
         tracing::info!(configuration = NAME, "publishing the CA bundle");
         let (params, patch) = (params(), Patch::Strategic(patch));
-        let patched = self.configurations.patch(NAME, &params, &patch);
-        let patched = call("patch", NAME, patched).await;
+        let request = self.configurations.patch(NAME, &params, &patch);
+        let patched = call("patch", NAME, request).await;
         Ok(unless_conflict(patched)?.is_some())
     }
 }

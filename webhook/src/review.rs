@@ -102,15 +102,17 @@ fn new_ephemeral_containers(review: &PodReview<'_>, settings: &Settings, finding
     };
     for container in all.iter().filter(|container| is_new(container)) {
         if ours {
-            let refusals = request::in_ephemeral(container, settings);
-            findings.refusals.extend(refusals);
+            findings
+                .refusals
+                .extend(request::in_ephemeral(container, settings));
         }
         environment::check_ephemeral(container, &context, findings);
         if requests_share && !settings.escape_allowed.contains(review.namespace) {
-            let refusals = isolation::security_context(container);
-            findings.refusals.extend(refusals);
-            let refusals = isolation::written_host_paths(review.pod, container, settings);
-            findings.refusals.extend(refusals);
+            let written = isolation::written_host_paths(review.pod, container, settings);
+            findings
+                .refusals
+                .extend(isolation::security_context(container));
+            findings.refusals.extend(written);
         }
     }
 }

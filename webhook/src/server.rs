@@ -24,7 +24,8 @@ use crate::wire::{self, WireError};
 /// pod before it, too.
 pub const REVIEW_BYTES: usize = 7 << 20;
 
-/// Larger ones are answered one after another: read, they take up to 80 times their size.
+/// Larger bodies are answered one after another, because decoded they take up to 80 times their
+/// size.
 const LARGE: usize = 64 << 10;
 
 pub const MUTATE_PATH: &str = "/mutate";
@@ -50,7 +51,7 @@ impl HandlerState {
         }
     }
 
-    /// Waits until no other large body is in memory in its read form, if this is one.
+    /// If this body is large, waits until no other large one is in memory in its decoded form.
     async fn turn(&self, body: &Bytes) -> Option<SemaphorePermit<'_>> {
         if body.len() <= LARGE {
             return None;
@@ -194,9 +195,9 @@ mod tests {
         ] {
             let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}))).await;
             let answer: Value = serde_json::from_str(&text).unwrap();
-            let patch = answer["response"]["patch"].clone();
-            let patch: Vec<u8> = serde_json::from_value(patch).unwrap();
-            let patch = String::from_utf8(patch).unwrap();
+            let encoded = answer["response"]["patch"].clone();
+            let bytes: Vec<u8> = serde_json::from_value(encoded).unwrap();
+            let patch = String::from_utf8(bytes).unwrap();
             assert_eq!(patch.contains("aliquot.dev/request"), annotated, "{path}");
         }
     }

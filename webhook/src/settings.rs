@@ -44,8 +44,8 @@ impl RequestForm {
 pub struct Settings {
     /// Where admitted pods have the amounts of their requests, if their namespace has no label.
     pub request_as: RequestForm,
-    /// In annotations, too, app containers retain the priority as a resource. No instance type has
-    /// it, so an autoscaler does not take the count for whole GPUs.
+    /// Whether app containers retain the priority as a resource where requests are annotations. No
+    /// instance type has that resource, so an autoscaler does not take the count for whole GPUs.
     pub retain_priority: bool,
     /// The cluster's names of the five resources.
     pub names: ResourceNames,

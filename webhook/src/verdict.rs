@@ -92,11 +92,11 @@ impl PodEditor {
         let Some((last, above)) = tokens.split_last() else {
             return false;
         };
-        let parent = above.iter().try_fold(&mut self.0, |at, token| match at {
+        let found = above.iter().try_fold(&mut self.0, |at, token| match at {
             Value::Object(fields) => fields.get_mut(*token),
             other => item_mut(other, token),
         });
-        let parent = parent.and_then(Value::as_object_mut);
+        let parent = found.and_then(Value::as_object_mut);
         parent.is_some_and(|parent| parent.remove(*last).is_some())
     }
 }

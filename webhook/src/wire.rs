@@ -73,8 +73,8 @@ pub fn raw(object: Option<DynamicObject>) -> Value {
     raw
 }
 
-/// The objects, lists and separators of a JSON text, outside its strings: at least as many as its values
-/// but one.
+/// Counts the objects, lists and separators of a JSON text outside its strings. A text has at most
+/// one value more than these.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut in_string, mut escaped) = (0, false, false);
     for byte in text {

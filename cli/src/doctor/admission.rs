@@ -135,12 +135,15 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts) -> Checked {
         changes.push(format!("schedulerName is {scheduler}, expected {expected}"));
     }
     let before = containers(pod).take_while(|container| container.name != TRIAL);
-    let before = before.map(|one| format!("container {} stands before its own", one.name));
-    changes.extend(before);
+    let inserted = before.map(|one| format!("container {} stands before its own", one.name));
+    changes.extend(inserted);
     let resources = containers(pod).filter_map(|container| container.resources.as_ref());
     let lists = resources.flat_map(|all| [&all.limits, &all.requests]);
-    let keys = lists.flatten().flat_map(BTreeMap::keys);
-    let keys: Vec<&str> = keys.map(String::as_str).collect();
+    let keys: Vec<&str> = lists
+        .flatten()
+        .flat_map(BTreeMap::keys)
+        .map(String::as_str)
+        .collect();
     let known = facts.settings().names;
     for resource in [
         Resource::Memory,
@@ -221,11 +224,11 @@ fn quotas(facts: &ClusterFacts) -> Checked {
         format!("{namespace}/{}", quota.name_any())
     };
     let quotas = facts.quotas.as_ref()?.iter();
-    let found: Vec<String> = quotas.filter(limits).map(full_name).collect();
-    if found.is_empty() {
+    let names: Vec<String> = quotas.filter(limits).map(full_name).collect();
+    if names.is_empty() {
         return ok(format!("no ResourceQuota has {key}"));
     }
-    let found = found.join(", ");
+    let found = names.join(", ");
     warning(
         format!("ResourceQuota {found} has {key}, which nobody counts"),
         format!("write requests.{gpu} (docs/guides/quotas.md)"),

@@ -230,9 +230,9 @@ fn names_policies_that_are_not_installed_or_changed() {
     let of_policies = |change: fn(String) -> String, grade: Grade, part: &str| {
         let mut known = healthy();
         known.metrics = known.metrics.map(change);
-        let found = cluster_checks(&known);
-        let found = found.iter().find(|one| one.check == "admission-policies");
-        let found = found.unwrap();
+        let all = cluster_checks(&known);
+        let mut policies = all.iter().filter(|one| one.check == "admission-policies");
+        let found = policies.next().unwrap();
         let is_named = found.found.contains(part);
         assert!(found.grade == grade && is_named, "{found:?}");
     };
@@ -251,9 +251,9 @@ fn reports_changes_of_a_pod_after_the_webhook() {
         let mut known = healthy();
         known.dry_run = Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()));
         known.mutators = Ok(vec!["MutatingAdmissionPolicy mesh".to_owned()]);
-        let found = cluster_checks(&known);
-        let found = found.iter().find(|one| one.check == "webhook-answers");
-        let found = found.unwrap();
+        let all = cluster_checks(&known);
+        let mut answers = all.iter().filter(|one| one.check == "webhook-answers");
+        let found = answers.next().unwrap();
         assert!(
             found.grade == grade && found.found.contains(part),
             "{found:?}"
@@ -293,9 +293,8 @@ fn warns_when_webhook_is_disabled_by_values() {
         let pods = known.pods.as_mut().unwrap();
         pods.retain(|pod| !is_ours(pod, "webhook"));
         for pod in pods.iter_mut().filter(|pod| is_ours(pod, "scheduler")) {
-            let off = ("aliquot.dev/admission-webhook", "off");
-            let off = (off.0.to_owned(), off.1.to_owned());
-            pod.metadata.annotations = Some([off].into());
+            let (key, value) = ("aliquot.dev/admission-webhook", "off");
+            pod.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
         }
         known.dry_run = Ok(admitted("default-scheduler"));
     };

@@ -44,12 +44,12 @@ impl ContainerView {
     /// Reads `/proc`, `/sys` and `/dev` of the container that this process runs in.
     pub fn read() -> Self {
         let text = |path: &str| {
-            let text = std::fs::read_to_string(path).ok()?;
-            let text = text.trim_matches(['\0', '\n', ' ']).to_owned();
+            let read = std::fs::read_to_string(path).ok()?;
+            let text = read.trim_matches(['\0', '\n', ' ']).to_owned();
             (!text.is_empty()).then_some(text)
         };
-        let names = std::fs::read_dir("/dev").into_iter().flatten();
-        let names = names.filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.to_owned()));
+        let files = std::fs::read_dir("/dev").into_iter().flatten();
+        let names = files.filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.to_owned()));
         let mounts = text("/proc/self/mounts").unwrap_or_default();
         let variable = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
         Self {

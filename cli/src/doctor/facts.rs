@@ -14,7 +14,7 @@ use crate::snapshot;
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
-/// Of a version of Kubernetes, such as `v1.33.4+k3s1`: 33.
+/// The minor number in a version of Kubernetes: 33 in `v1.33.4+k3s1`.
 pub(crate) fn minor(version: &str) -> Option<u32> {
     let mut numbers = version.trim_start_matches('v').split('.');
     (numbers.next() == Some("1")).then_some(())?;

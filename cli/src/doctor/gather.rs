@@ -50,8 +50,8 @@ pub(crate) async fn all_of_kind(
     kind: &GroupVersionKind,
     plural: &str,
 ) -> Fact<Vec<DynamicObject>> {
-    let kind = ApiResource::from_gvk_with_plural(kind, plural);
-    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let resource = ApiResource::from_gvk_with_plural(kind, plural);
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     match objects.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         list => fact(list).map(|list| list.items),

@@ -80,15 +80,15 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     ]);
     let conditions = conditions(node).into_iter();
     found.extend(conditions.map(|checked| about.finding("conditions", checked)));
-    // Nothing to check without what they are about.
-    let others = [
+    // These have no result on a node without what they check.
+    let optional = [
         ("monitor", monitor(&pods)),
         ("unmanaged-memory", unmanaged(node)),
         ("mps-supervisor", mps_supervisor(&pods)),
         ("ended-shares", ended_shares(&pods)),
         ("hami", registered_by_hami(node)),
     ];
-    let others = others.into_iter();
+    let others = optional.into_iter();
     found.extend(others.filter_map(|(check, checked)| Some(about.finding(check, checked?))));
     found
 }
@@ -167,7 +167,7 @@ fn conditions(node: &Node) -> Vec<Checked> {
         let found = format!("{}, {reason}: {message}", one.type_);
         match reason {
             "CdiUnknown" => Err(found),
-            // Each instance has multiprocessors of its own.
+            // Not a problem: each instance has multiprocessors of its own.
             "PartitionedGpus" => ok(found),
             _ if PROBLEMS.contains(&reason) => problem(found, todo),
             _ => warning(found, todo),
@@ -225,8 +225,8 @@ fn has_ended_share(pod: &Pod) -> bool {
     let Some(Ok(allocation)) = text.map(Allocation::decode) else {
         return false;
     };
-    let statuses = pod.status.iter();
-    let mut statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let status = pod.status.iter();
+    let mut statuses = status.flat_map(|status| status.init_container_statuses.iter().flatten());
     statuses.any(|status| {
         let state = status.state.as_ref();
         allocation.init.contains_key(&status.name)

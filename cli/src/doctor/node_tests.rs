@@ -59,11 +59,12 @@ fn agent() -> Pod {
 
 #[test]
 fn reports_memory_that_is_held_outside_every_share() {
-    let mut held = inventory();
-    held.unmanaged
+    let mut inventory = inventory();
+    inventory
+        .unmanaged
         .insert("GPU-a".into(), aliquot_core::Mib(512));
     let held = node(|node| {
-        node["metadata"]["annotations"][INVENTORY] = json!(held.encode().unwrap());
+        node["metadata"]["annotations"][INVENTORY] = json!(inventory.encode().unwrap());
     });
     let known = known(held, vec![agent()]);
     check(&known, &[("unmanaged-memory", Grade::Warning)]);
@@ -80,9 +81,9 @@ fn reports_mps_pod_of_another_image_than_the_agents() {
     check(&of("aliquot/aliquot:1"), &[]);
     let old = of("aliquot/aliquot:0");
     check(&old, &[("mps-supervisor", Grade::Warning)]);
-    let found = checks(&old, Some("n1"));
-    let mut found = found.iter().filter(|one| one.check == "mps-supervisor");
-    let found = found.next().unwrap();
+    let all = checks(&old, Some("n1"));
+    let mut supervisors = all.iter().filter(|one| one.check == "mps-supervisor");
+    let found = supervisors.next().unwrap();
     let deletes = "kubectl delete pod aliquot-mps-x -n s when no MPS client runs on the node";
     assert!(found.todo.starts_with(deletes), "{}", found.todo);
     for image in ["aliquot/aliquot:0", "aliquot/aliquot:1"] {

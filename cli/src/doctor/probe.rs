@@ -112,8 +112,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// Creates the pod, waits for its end, reads its output, and deletes it.
 pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
-    let made = pods.create(&PostParams::default(), &pod).await;
-    let made = made.map_err(|error| format!("cannot create the probe pod: {error}"))?;
+    let made = pods
+        .create(&PostParams::default(), &pod)
+        .await
+        .map_err(|error| format!("cannot create the probe pod: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
     let result = wait_for_end(pods, &name).await;
     let now = DeleteParams::default().grace_period(0);
@@ -199,11 +201,10 @@ fn library(share: &Fact<ContainerView>, limited: Fact<bool>) -> Checked {
 
 /// The container has the device and the limits of its share.
 fn share_is_applied(view: &ContainerView) -> Checked {
-    let device = view.environment.get("ALIQUOT_VISIBLE_DEVICES");
-    let device = device.map_or("", String::as_str);
+    let variable = |name: &str| view.environment.get(name).map(String::as_str);
+    let device = variable("ALIQUOT_VISIBLE_DEVICES").unwrap_or_default();
     if device.starts_with("GPU-") || device.starts_with("MIG-") {
-        let limit = view.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
-        let limit = limit.map_or("no memory limit", String::as_str);
+        let limit = variable("CUDA_DEVICE_MEMORY_LIMIT_0").unwrap_or("no memory limit");
         return ok(format!("a container gets {device} with {limit}"));
     }
     problem(
@@ -277,8 +278,10 @@ fn wipes_on_fork(release: &str) -> Option<bool> {
 
 /// The limiter recognizes every forked child.
 fn fork_detection(view: &ContainerView) -> Checked {
-    let release = view.kernel.as_deref();
-    let release = release.ok_or("the kernel's release is not visible in a container")?;
+    let release = view
+        .kernel
+        .as_deref()
+        .ok_or("the kernel's release is not visible in a container")?;
     match wipes_on_fork(release) {
         None => Err(format!("cannot parse the kernel's release {release}")),
         Some(true) => ok(format!(

@@ -16,8 +16,8 @@ use crate::components::name;
 pub(super) fn is_mutator(object: &DynamicObject) -> bool {
     let webhooks = object.data["webhooks"].as_array().into_iter().flatten();
     let of_policy = &object.data["spec"]["matchConstraints"]["resourceRules"];
-    let rules = webhooks.map(|webhook| &webhook["rules"]).chain([of_policy]);
-    let mut rules = rules.filter_map(Value::as_array).flatten();
+    let lists = webhooks.map(|webhook| &webhook["rules"]).chain([of_policy]);
+    let mut rules = lists.filter_map(Value::as_array).flatten();
     let is_ours = object.name_any().starts_with("aliquot-");
     !is_ours
         && rules.any(|rule| {
@@ -63,8 +63,8 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
         Err(why) => return vec![Err(why.clone())],
         Ok(pods) => pods,
     };
-    let agents = facts.unready_agents.iter();
-    let agents = agents.map(|(node, why)| ("device-plugin", format!("node {node}"), why.as_str()));
+    let nodes = facts.unready_agents.iter();
+    let agents = nodes.map(|(node, why)| ("device-plugin", format!("node {node}"), why.as_str()));
     let bindings = pods.iter().filter_map(|pod| {
         let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
         let refused =
@@ -84,7 +84,7 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
     let (namespace, mut found) = (&facts.namespace, Vec::new());
     for ((component, by), (object, text)) in writes {
         let account = format!("system:serviceaccount:{namespace}:aliquot-{component}");
-        // Ours refuse only what somebody else adds to the write.
+        // Aliquot's own policies refuse such a write only for what somebody else added to it.
         let from = if by.starts_with("ValidatingAdmissionPolicy aliquot-") {
             listed(&facts.mutators)
         } else {

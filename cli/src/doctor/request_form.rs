@@ -29,8 +29,10 @@ fn form(facts: &ClusterFacts) -> Checked {
     if webhooks.any(|pod| flag(pod, "--request-as") == Some("annotation")) {
         return ok("requests stand in annotations of pods");
     }
-    let reasons = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)];
-    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+    let reasons: Vec<String> = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)]
+        .into_iter()
+        .flatten()
+        .collect();
     if reasons.is_empty() {
         facts.autoscaler_status.as_ref()?;
         return ok("requests stand in the resources of containers");
@@ -49,7 +51,7 @@ fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<Stri
         .iter()
         .flat_map(containers)
         .filter_map(|c| c.image.as_deref());
-    let mut images = images.flat_map(|image| {
+    let mut running = images.flat_map(|image| {
         let known = AUTOSCALERS.into_iter();
         known.filter(move |name| image.contains(name))
     });
@@ -59,7 +61,7 @@ fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<Stri
     };
     let by_status = (facts.autoscaler_status == Ok(true)).then_some(AUTOSCALERS[0]);
     let by_node = nodes.iter().any(labelled).then_some(AUTOSCALERS[1]);
-    let found = images.next().or(by_status).or(by_node)?;
+    let found = running.next().or(by_status).or(by_node)?;
     Some(format!(
         "{found} adds no node for resources that no node publishes"
     ))

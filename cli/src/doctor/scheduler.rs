@@ -17,7 +17,8 @@ const KUBE_SCHEDULER: &str = "kube-scheduler";
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let pods = facts.pods.as_deref().unwrap_or_default();
     let has_lease = |pod: &Pod| flag(pod, "--scheduler-lease").is_some();
-    // Beside an external kube-scheduler there is one: a second one would have a ledger of its own.
+    // Beside an external kube-scheduler there is only one replica: a second would have a ledger of
+    // its own.
     let elects = running_pods(pods, "scheduler").any(has_lease);
     let single =
         "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts";

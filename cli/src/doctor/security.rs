@@ -89,9 +89,11 @@ fn exempt_namespaces(facts: &ClusterFacts) -> Checked {
     if names.is_empty() {
         return ok("no namespace is exempt from admission");
     }
-    let names = names.join(", ");
     warning(
-        format!("pods in {names} are not reviewed and may take every GPU of a node"),
+        format!(
+            "pods in {} are not reviewed and may take every GPU of a node",
+            names.join(", ")
+        ),
         "kubectl label namespace NAME aliquot.dev/webhook- hami.io/webhook-, unless only administrators create pods there",
     )
 }

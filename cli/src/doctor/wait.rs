@@ -42,8 +42,8 @@ pub async fn until_well<E>(
     }
 }
 
-/// Whether to wait for its end. Warnings are about settings, which do not change by themselves; but at first
-/// there is no agent yet, so no node with GPUs.
+/// Whether to wait until the finding is gone. A warning is about a setting, which does not change
+/// by itself; only the one about nodes goes away, when the first agent has started.
 fn is_missing(finding: &Finding) -> bool {
     match finding.grade {
         Grade::Problem | Grade::NotChecked => true,
@@ -61,11 +61,11 @@ fn missing(report: &Report) -> String {
             None => checks.push((finding.check, vec![&finding.about])),
         }
     }
-    let checks = checks.into_iter().map(|(check, mut about)| {
+    let texts = checks.into_iter().map(|(check, mut about)| {
         about.dedup();
         format!("{check} ({})", about.join(", "))
     });
-    checks.collect::<Vec<_>>().join(", ")
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -103,8 +103,8 @@ fn replaced(spec: &Value, nodes: &[Node], (part, section, key): (&str, &str, &st
 
 /// The validator starts no pod that asks for a GPU and names its node.
 fn validator(spec: &Value) -> Checked {
-    let variables = spec["validator"]["plugin"]["env"].as_array();
-    let mut variables = variables.into_iter().flatten();
+    let list = spec["validator"]["plugin"]["env"].as_array();
+    let mut variables = list.into_iter().flatten();
     if variables.any(|one| one["name"] == "WITH_WORKLOAD" && one["value"] == "false") {
         return ok("the validator starts no pod that asks for a GPU");
     }

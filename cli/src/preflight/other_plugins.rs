@@ -67,8 +67,8 @@ fn plugin(container: &Container) -> Option<&'static str> {
     let image = container.image.as_deref().unwrap_or_default();
     let command = [&container.command, &container.args];
     let mut words = command.into_iter().flatten().flatten().map(String::as_str);
-    let program = words.next().unwrap_or_default();
-    let program = program.rsplit('/').next().unwrap_or(program);
+    let path = words.next().unwrap_or_default();
+    let program = path.rsplit('/').next().unwrap_or(path);
     if let Some((_, who, harmless)) = IMAGES.iter().find(|(part, ..)| image.contains(part)) {
         return (!harmless.contains(&program)).then_some(*who);
     }

@@ -38,7 +38,7 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
         .collect()
 }
 
-/// What the rules say of new pods, by check; each rule has nothing to say of most.
+/// What each rule finds in new pods, by check; most rules find nothing in a given pod.
 fn of_new_pods(
     object: &Pod,
     namespace: &str,

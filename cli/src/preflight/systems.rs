@@ -33,7 +33,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The webhook's, of which the chart's defaults are the rest.
+    /// The webhook's settings: those that are compared, and the chart's defaults for the rest.
     pub(super) fn webhook(&self) -> settings::Settings {
         settings::Settings {
             request_as: RequestForm::Resources,

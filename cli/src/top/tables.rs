@@ -39,7 +39,7 @@ impl UsedCells {
         }
     }
 
-    /// Of a GPU or an instance, if its node answered.
+    /// What is used of a GPU or an instance, if its node answered.
     fn of_gpu(gpu: &GpuTop, usage: &Usage) -> Self {
         let Some(used) = usage.gpu(&gpu.gpu) else {
             return Self::default();
@@ -54,8 +54,8 @@ impl UsedCells {
         }
     }
 
-    /// The memory and the throttled shares of its devices together, and the mean of their compute; unknown
-    /// as soon as it is of one of them.
+    /// The sums of memory and of throttled shares over the node's devices, and the mean of their
+    /// compute. What is unknown of one device is unknown of the node.
     fn of_node(node: &NodeTop, usage: &Usage) -> Self {
         let gpus = node.gpus.iter();
         let all: Vec<Self> = gpus.map(|gpu| Self::of_gpu(gpu, usage)).collect();
@@ -141,8 +141,8 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
         if wide {
             // The devices of a closed node have its reason.
             let own = node.closed.iter().filter(|_| node.gpus.is_empty());
-            let why = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
-            let why = own.chain(why).cloned();
+            let of_gpus = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
+            let why = own.chain(of_gpus).cloned();
             row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
             row.push(each(node.gpus.iter().map(name_of_mode)));
             row.push(each(why));
@@ -301,10 +301,10 @@ fn suggested(gpu: &GpuTop, usage: &Usage) -> String {
 /// The pods with a share of the device, by its monitor.
 fn owners(gpu: &GpuTop, usage: &Usage) -> String {
     let devices = devices(gpu);
-    let names = usage
+    let names: BTreeSet<String> = usage
         .on(&devices)
-        .map(|one| format!("{}/{}", one.name.namespace, one.name.pod));
-    let names: BTreeSet<String> = names.collect();
+        .map(|one| format!("{}/{}", one.name.namespace, one.name.pod))
+        .collect();
     if names.is_empty() {
         return dash();
     }
@@ -326,8 +326,8 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
         let line = |gpu: Option<(&GpuUuid, &DeviceAmount)>| {
             let cell =
                 |of: fn(&DeviceAmount) -> String| gpu.map_or_else(dash, |(_, amount)| of(amount));
-            let limit = gpu.and_then(|(gpu, _)| pod.limits.get(gpu));
-            let limit = limit.map_or_else(String::new, |limit| format!(" ({})", limit.0));
+            let burst = gpu.and_then(|(gpu, _)| pod.limits.get(gpu));
+            let limit = burst.map_or_else(String::new, |limit| format!(" ({})", limit.0));
             let memory = cell(|amount| amount.memory.0.to_string()) + &limit;
             let usage = gpu.and_then(|(gpu, _)| pod.usage.get(gpu)).copied();
             let beside = UsedCells::of_share(usage.unwrap_or_default());

@@ -171,13 +171,13 @@ pub(super) fn share_on(
         wrong
     };
     if !rules.same_device || request.count == 1 {
-        return (DeviceUse::of(memory, cores), wrong);
+        return (DeviceUse::new(memory, cores), wrong);
     }
     let all = |one: u64| one.saturating_mul(request.count.into());
     let cores = u32::try_from(all(cores.0.into())).unwrap_or(u32::MAX);
     let used = DeviceUse {
         replicas: request.count,
-        ..DeviceUse::of(Mib(all(memory.0)), Percent(cores))
+        ..DeviceUse::new(Mib(all(memory.0)), Percent(cores))
     };
     (used, wrong)
 }

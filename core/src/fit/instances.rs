@@ -181,7 +181,7 @@ impl ContainerPlacer<'_, '_> {
     ) -> (usize, DeviceUse, Result<InstanceOffer, Reason>) {
         let Scorer { node, demand, .. } = *self.scorer;
         let place = mig_state.device;
-        let whole = DeviceUse::of(node.devices[place].scaled, Percent::WHOLE);
+        let whole = DeviceUse::new(node.devices[place].scaled, Percent::WHOLE);
         let Some((gpu, found)) = dynamic_gpu(node, place) else {
             return (place, whole, Err(Reason::CardTypeMismatch));
         };
@@ -294,5 +294,5 @@ fn best_offer(
 fn instance_use(geometry: &Geometry, profile: usize) -> DeviceUse {
     let found = &geometry.profiles()[profile];
     let part = 100 * u32::from(found.compute) / u32::from(geometry.compute().max(1));
-    DeviceUse::of(found.memory, Percent(part.min(100)))
+    DeviceUse::new(found.memory, Percent(part.min(100)))
 }

@@ -31,12 +31,11 @@ impl Ledger {
             ..Self::default()
         };
         for (name, entry) in &self.entries {
-            let published = entry.published.clone();
-            let entry = NodeEntry {
-                published,
+            let empty = NodeEntry {
+                published: entry.published.clone(),
                 ..NodeEntry::default()
             };
-            fresh.entries.insert(name.clone(), entry);
+            fresh.entries.insert(name.clone(), empty);
         }
         for (pod, pod_entry) in &self.pod_entries {
             let entry = fresh.entries.entry(pod_entry.node.clone()).or_default();

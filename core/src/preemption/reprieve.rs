@@ -91,7 +91,7 @@ impl<'a> Reprieve<'a> {
         if !self.fits_without(&victims) {
             return None;
         }
-        // First as many as budgets do not allow to be evicted.
+        // Pods that their budgets protect are put back first, then the others.
         for only_protected in [true, false] {
             for place in (0..victims.len()).rev() {
                 if only_protected && !self.is_protected(victims[place], &victims) {

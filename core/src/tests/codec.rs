@@ -235,8 +235,8 @@ fn saturates_scores_of_absurdly_large_sums() {
     assert!(score(Policy::Binpack) <= 3_000_000);
     assert!(score(Policy::Spread) <= 3_000_000);
     let mut sums = Sums::default();
-    sums.add(DeviceUse::of(Mib(u64::MAX), Percent(u32::MAX)));
-    sums.add(DeviceUse::of(Mib(1), Percent(1)));
+    sums.add(DeviceUse::new(Mib(u64::MAX), Percent(u32::MAX)));
+    sums.add(DeviceUse::new(Mib(1), Percent(1)));
     assert_eq!(sums.used.memory, Mib(u64::MAX));
 }
 
@@ -246,7 +246,7 @@ fn closes_devices_beyond_the_256th_resource() {
     for device in &mut devices {
         device.resource = device.uuid.to_string();
     }
-    let devices = LedgerDevices::of(&inventory(devices), &[], &[]).devices;
+    let devices = LedgerDevices::new(&inventory(devices), &[], &[]).devices;
     assert_eq!(devices[255].closed, None);
     assert_eq!(devices[256].closed, Some(Reason::CardTypeMismatch));
 }

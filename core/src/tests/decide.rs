@@ -276,7 +276,7 @@ fn charges_quota_for_the_device_the_node_would_give() {
     let mut memo = Memo::default();
     let policies = Policies::default();
     let mut answer = |headroom, percent| {
-        let request = GpuRequest::of(1, Memory::Share(Percent(percent)), Percent(0));
+        let request = GpuRequest::new(1, Memory::Share(Percent(percent)), Percent(0));
         let demand = demand(&[(Stage::App, Some(request))]);
         let query = NodeQuery {
             headroom,

@@ -132,7 +132,7 @@ proptest! {
     #[test]
     fn reports_the_largest_share_that_fits(node in nodes(), cores in 0u32..=100) {
         let policies = Policies::default();
-        let top = NodeTop::of(&"n".into(), &node, Percent(cores)).unwrap();
+        let top = NodeTop::new(&"n".into(), &node, Percent(cores)).unwrap();
         for (place, line) in top.gpus.iter().enumerate() {
             let mut device = only(&node, place);
             // The name of the resource does not matter here.
@@ -175,7 +175,7 @@ fn reports_unallocated_amounts_and_none_of_closed_devices() {
         cores: Percent(10),
     });
     let node = state(made, &[(0, 300, 20)], false);
-    let top = NodeTop::of(&"n".into(), &node, Percent(80)).unwrap();
+    let top = NodeTop::new(&"n".into(), &node, Percent(80)).unwrap();
     let amount = |replicas, memory, cores| top::DeviceAmount {
         replicas,
         memory: Mib(memory),
@@ -219,7 +219,7 @@ fn shows_what_victims_hold_of_a_reservation_once() {
     ledger.assume_plan(&"waits".into(), planned("n", taken, vec![victim.clone()]));
     let check = |ledger: &Ledger, pods: u32, memory: u64, cores: u32| {
         let node = ledger.cluster().node("n").unwrap();
-        let top = NodeTop::of(&"n".into(), node, Percent(0)).unwrap();
+        let top = NodeTop::new(&"n".into(), node, Percent(0)).unwrap();
         let expected = top::DeviceAmount {
             replicas: pods,
             memory: Mib(memory),

@@ -29,7 +29,7 @@ fn node(devices: &[Option<(u64, u32)>], cpu: u64) -> NodeState {
         if let Some((memory, cores)) = used {
             device
                 .allocated
-                .add(DeviceUse::of(Mib(*memory), Percent(*cores)));
+                .add(DeviceUse::new(Mib(*memory), Percent(*cores)));
         }
     }
     state
@@ -70,7 +70,7 @@ fn fragmentation(typical: &Typical, node: &NodeState, sides: (f64, f64)) -> f64 
     };
     let serves = |device: &crate::node::DeviceState, pod: &TypicalPod| {
         device
-            .refuse(&DeviceUse::of(pod.memory_of(device.scaled), pod.cores))
+            .refuse(&DeviceUse::new(pod.memory_of(device.scaled), pod.cores))
             .is_none()
     };
     let lost = |pod: &TypicalPod| {
@@ -130,7 +130,7 @@ proptest! {
         let typical = typical(&shapes);
         let node = node(&devices, cpu.0);
         let at = at % devices.len();
-        let used = DeviceUse::of(Mib(used.0), Percent(used.1));
+        let used = DeviceUse::new(Mib(used.0), Percent(used.1));
         prop_assume!(node.devices[at].refuse(&used).is_none());
         let mut after = node.with(&[(at, used)], &[], &crate::Replicas::default());
         after.host = Host { requested: host(cpu.1), ..node.host };

@@ -35,7 +35,7 @@ fn occupant(&(name, priority, started, shares): &PodRow) -> Occupant {
     let uses: DeviceUses = shares
         .iter()
         .map(|&(device, memory, cores)| {
-            let used = DeviceUse::of(Mib(memory), Percent(cores));
+            let used = DeviceUse::new(Mib(memory), Percent(cores));
             (format!("GPU-{device}").as_str().into(), used)
         })
         .collect();
@@ -235,7 +235,7 @@ prop_compose! {
         pods.into_iter().enumerate().map(|(number, (priority, started, shares, budget, state))| {
             let replicas = replicas(shares.len());
             let uses: DeviceUses = shares.into_iter().map(|(device, memory, cores)| {
-                (format!("GPU-{device}").as_str().into(), DeviceUse::of(Mib(memory), Percent(cores)))
+                (format!("GPU-{device}").as_str().into(), DeviceUse::new(Mib(memory), Percent(cores)))
             }).collect();
             Occupant {
                 uid: format!("p{number}").as_str().into(),

@@ -92,12 +92,12 @@ fn relearns_when_one_pod_in_twenty_changes() {
 
 #[test]
 fn derives_pod_shape_from_its_allocation() {
-    let used = |memory, cores| DeviceUse::of(Mib(memory), Percent(cores));
+    let used = |memory, cores| DeviceUse::new(Mib(memory), Percent(cores));
     let host = HostResources {
         cpu: MilliCpu(500),
         memory: Mib(64),
     };
-    let of = |allocated| PodShape::of(&allocated, host);
+    let of = |allocated| PodShape::new(&allocated, host);
     let two = DeviceUses::from([("a".into(), used(1000, 30)), ("b".into(), used(2000, 20))]);
     let expected = PodShape {
         cpu: MilliCpu(500),

@@ -65,7 +65,7 @@ fn promises_no_memory_that_is_held_outside_every_share() {
 
 #[test]
 fn no_mode_promises_memory_that_is_held_outside_every_share() {
-    let all = GpuRequest::of(1, Memory::Share(Percent(100)), Percent(0));
+    let all = GpuRequest::new(1, Memory::Share(Percent(100)), Percent(0));
     let nothing_written = GpuRequest {
         written: WrittenAmounts::default(),
         ..request(1, 1000, 0)

@@ -203,7 +203,7 @@ fn check_capacity(
     let beside = beside.iter().map(|(pod, used)| (*pod, used));
     let damaged = input.damaged.iter().map(|(pod, used)| (pod, used));
     let pods: Vec<_> = beside.chain(damaged).collect();
-    let ledger = LedgerDevices::of(&open, &[], &pods);
+    let ledger = LedgerDevices::new(&open, &[], &pods);
     for (gpu, requested) in accepted.uses().clone() {
         let Some((index, full)) = ledger.refusal_of(&open, &gpu, &requested) else {
             return Err(Refusal::DeviceGone(gpu));
@@ -263,7 +263,7 @@ fn fits_later(
 ) -> bool {
     let mut later = inventory.clone();
     later.orphaned.clear();
-    let known = LedgerDevices::of(&later, &[], pods);
+    let known = LedgerDevices::new(&later, &[], pods);
     let found = known.refusal_of(&later, gpu, requested);
     found.is_some_and(|(_, full)| full.is_none())
 }

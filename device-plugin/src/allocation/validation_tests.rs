@@ -216,7 +216,7 @@ fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
 #[test]
 fn counts_pods_with_damaged_share() {
     let known = |memory: u64| {
-        let used = DeviceUse::of(Mib(memory), Percent(0));
+        let used = DeviceUse::new(Mib(memory), Percent(0));
         AllocatedUse::Known([("GPU-a".into(), used)].into())
     };
     let full = ["GPU-a", "CardInsufficientMemory"];

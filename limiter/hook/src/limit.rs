@@ -41,7 +41,7 @@ pub enum LimitFailure {
     NoCgroup(u64),
     #[error("cannot register as a user of the driver: {0}")]
     Access(#[source] io::Error),
-    /// The node agent needs the driver alone.
+    /// The node agent needs the driver for itself.
     #[error("the node agent changes the MIG mode of a GPU")]
     Busy,
     #[error("cannot run {PROGRAM}, which needs glibc 2.17 or newer on the host: {0}")]
@@ -125,7 +125,7 @@ pub fn limit(
         ..Options::default()
     })?;
     for (i, uuid) in page.uuids().enumerate() {
-        // 0 is no limit on the page, and to the driver not a byte.
+        // On the page 0 means no limit; to the driver it would mean not a byte.
         if gpus.contains(&uuid.as_str()) && page.page().memory(i) > 0 {
             let limits = CgroupLimits {
                 soft: page.page().guaranteed(i),

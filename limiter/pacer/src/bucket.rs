@@ -12,16 +12,17 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::rule::Rate;
 
-/// Nanoseconds of unused time that may be used later: more would be a burst that other tenants
-/// notice, less is lost whenever a process is not scheduled for a while. A launch that takes longer
-/// at its rate may be late by that time: it waits for as long as others' launches take.
+/// Nanoseconds of unused time that may be used later: with more, other tenants would notice a
+/// burst; with less, time would be lost whenever a process is not scheduled for a while. A launch
+/// that takes longer at its rate may be late by that time: it waits for as long as others' launches
+/// take.
 pub const BURST: u64 = 50_000_000;
 /// The longest burst, for long launches.
 const MAX_BURST: u64 = 1_000_000_000;
 /// Nanoseconds of GPU time that a bucket in debt gathers beside other tenants before it grants a
 /// launch: a device that changes tenants for each short launch loses more time than it works.
 const BATCH: u64 = 4_000_000;
-/// The longest that a launch waits for that.
+/// The longest that a launch waits for such a batch.
 const MAX_GATHER: u64 = 20_000_000;
 /// Highest debt in nanoseconds that our launches can cause.
 pub const MAX_DEBT: u64 = 600_000_000_000;

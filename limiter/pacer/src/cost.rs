@@ -120,10 +120,11 @@ impl Sharing {
         let streams = both(|running| running.streams);
         let passed = end.written.saturating_sub(begin.written);
         let time = end.others_time.wrapping_sub(begin.others_time);
-        // Of a short launch, what was counted during it is one sample at most.
+        // The host counts at most once during a short launch, so what it counted just before is
+        // added.
         let before = TICK * u64::from(end.others) / (u64::from(end.others) + one);
-        // Who has work now and then takes less than the same work in all the time would: what is
-        // averaged is the time that others take, and not their number.
+        // Others that have work only now and then take less than if they always had some. So the
+        // time that they take is averaged, and not their number.
         let window = passed.saturating_add(TICK);
         let taken = time.saturating_add(before).min(window - 1);
         let others = (taken.saturating_mul(one) / (window - taken)).min(64 * one);
@@ -144,8 +145,9 @@ impl Sharing {
         nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.streams
     }
 
-    /// The longest, in nanoseconds, for which the others have the device before it is this process's turn
-    /// again: twice their time slices, for what the changes take.
+    /// The longest, in nanoseconds, for which the others have the device before it is this
+    /// process's turn again: twice their time slices, because the changes between them take time,
+    /// too.
     fn turn(self) -> u64 {
         2 * TIME_SLICE * self.processes.div_ceil(u64::from(ONE_PROCESS))
     }
@@ -165,7 +167,8 @@ pub struct KernelCost {
     /// Launches whose measurement is under way.
     unmeasured: AtomicU32,
     left_out: AtomicU32,
-    /// Not 0: launched since an entry was last replaced; of the shared entry, how often.
+    /// Not 0 if the kernel was launched since an entry was last replaced; in the shared entry, how
+    /// often.
     recent: AtomicU32,
 }
 

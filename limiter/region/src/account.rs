@@ -117,7 +117,8 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
 
     pub fn release(&self, size: u64) {
         self.operate(|| {
-            // Before the bytes leave the slot: whoever resumes the process adds those to the total.
+            // Asked before the bytes leave the slot, because whoever resumes the process adds those
+            // in it to the total.
             let is_suspended = self.is_suspended();
             self.used.add(size.wrapping_neg());
             if is_suspended {

@@ -349,8 +349,9 @@ impl ProcessSlot {
             }
             resumed
         });
-        // Corrects what was added before a device without room, by another that resumes it too, or
-        // for calls of the process that wait in the driver and had been counted.
+        // Corrects the totals: for what was added before a device turned out to have no room, for
+        // what another process added that resumes this one too, and for calls that wait in the
+        // driver and were counted already.
         self.audit_all(devices);
         resumed
     }
@@ -365,7 +366,7 @@ impl ProcessSlot {
         match DeviceNode::open(self.node) {
             Ok(node) => {
                 let gone = |key, inode| node.lacks(key, inode);
-                // Of any device: an operation of this slot holds up all audits.
+                // On whichever device: an operation of this slot holds up all audits.
                 self.account(0)
                     .free_orphans(self.slot, self.counters.entries(), gone);
                 Ok(())

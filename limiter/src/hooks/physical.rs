@@ -29,7 +29,7 @@ const FABRIC: c_uint = 8;
 
 #[derive(Debug)]
 struct PhysicalBlock {
-    /// Of an import from another container, nothing until it is mapped.
+    /// What is charged; for an import from another container, nothing until it is mapped.
     charge: Charge,
     /// The tag of its descriptors, or the key of the handle from which it was imported.
     key: Option<u64>,

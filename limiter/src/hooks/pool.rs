@@ -31,7 +31,7 @@ pub(crate) fn allocate(
     stream: Handle,
     mut call: impl FnMut() -> Code,
 ) -> Result<Code, Code> {
-    // Not by the thread's context: the stream's counts, and the thread may have none.
+    // By the stream's context, which counts here; the thread may have none.
     let Some((account, device)) = Account::of_stream(stream)? else {
         return Ok(call());
     };

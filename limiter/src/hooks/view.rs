@@ -63,7 +63,8 @@ pub(crate) fn total_memory(code: Code, bytes: Out<usize>, device: Device) -> Cod
     code
 }
 
-/// What is shown as the memory of a device that has this much: more may be granted than it has.
+/// The memory that is shown of a device that has `available`: an oversubscribed container may be
+/// granted more.
 pub(crate) fn shown_total(share: &Share, device_index: usize, available: u64) -> u64 {
     let limit = share.limits.memory(device_index);
     if share.is_oversubscribed() {

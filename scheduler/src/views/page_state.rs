@@ -179,7 +179,7 @@ impl Editions {
             let Some((name, node)) = cluster.named(slot) else {
                 continue;
             };
-            let top = NodeTop::of(name, node, cores);
+            let top = NodeTop::new(name, node, cores);
             let inventory = node.inventory.as_deref();
             let text = top.map_or_else(String::new, |top| encode(&shown(top, inventory, &shares)));
             let part = self.nodes.entry(name.clone()).or_default();

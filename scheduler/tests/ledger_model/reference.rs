@@ -314,7 +314,7 @@ impl Reference {
         let orphaned = self.nodes.get(name).map(|node| &node.orphaned);
         for (pod, uuid, memory, cores) in orphaned.into_iter().flatten() {
             if uuid == gpu && !self.on(name).any(|(uid, _)| uid == pod) {
-                used.push(DeviceUse::of(Mib(*memory), Percent(*cores)));
+                used.push(DeviceUse::new(Mib(*memory), Percent(*cores)));
             }
         }
         let pods = u32::try_from(used.len()).expect("few");
@@ -399,7 +399,7 @@ fn effective(shape: &Shape, given: &Allocation) -> DeviceUses {
         for (name, ..) in containers {
             for grant in given.grants(name).unwrap_or_default() {
                 let used = together.entry(&grant.gpu).or_default();
-                *used = used.with(DeviceUse::of(grant.memory, grant.cores));
+                *used = used.with(DeviceUse::new(grant.memory, grant.cores));
             }
         }
         for (gpu, used) in together {

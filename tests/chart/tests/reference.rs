@@ -1,34 +1,20 @@
-//! docs/reference/values.md is generated from values.yaml: its keys, defaults and comments.
+//! What is generated from the chart: docs/reference/values.md, and the webhook's configuration in
+//! tests/e2e.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use std::process::{Command, Stdio};
 
 use aliquot_chart::{one, rendered, top};
 use serde_json::Value;
-use std::fmt::Write as _;
-
-const HEAD: &str = "# Values of the chart
-
-Generated from [values.yaml](../../charts/aliquot/values.yaml) by `make reference`.
-Keys that are not listed here are rejected, unless they are [HAMi's](../../charts/aliquot/files/hami.yaml).
-
-| value | default | meaning |
-|---|---|---|
-";
-
-/// Kubernetes' own structures are one value.
-const WHOLE: [&str; 7] = [
-    "burstGraceSeconds",
-    "resources",
-    "requests",
-    "nvidiaNodeSelector",
-    "pod",
-    "tolerations",
-    "updateStrategy",
-];
 
 #[test]
 fn values_reference_matches_chart() {
-    let text = std::fs::read_to_string(top("charts/aliquot/values.yaml")).unwrap();
-    let expected = format!("{HEAD}{}", rows(&text));
+    let made = Command::new(top("tests/chart/values-reference.sh"))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", made.status);
+    let expected = String::from_utf8(made.stdout).unwrap();
     let page = top("docs/reference/values.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&page, &expected).unwrap();
@@ -38,39 +24,6 @@ fn values_reference_matches_chart() {
         found == expected,
         "docs/reference/values.md is not current: make reference"
     );
-}
-
-/// A row for each key: its path, its default, and the comment above it.
-fn rows(text: &str) -> String {
-    let values: Value = serde_saphyr::from_str(text).unwrap();
-    let (mut rows, mut comment) = (String::new(), Vec::new());
-    let mut path: Vec<&str> = Vec::new();
-    for line in text.lines() {
-        let bare = line.trim();
-        let depth = (line.len() - line.trim_start().len()) / 2;
-        if let Some(words) = bare.strip_prefix('#') {
-            comment.push(words.trim());
-            continue;
-        }
-        let whole =
-            bare.starts_with("- ") || path.iter().take(depth).any(|key| WHOLE.contains(key));
-        let Some((key, _)) = bare.split_once(':').filter(|_| !whole) else {
-            // The comment at the top belongs to no key.
-            comment.clear();
-            continue;
-        };
-        path.truncate(depth);
-        path.push(key);
-        let value = values.pointer(&format!("/{}", path.join("/"))).unwrap();
-        let inner = value.as_object().is_some_and(|inside| !inside.is_empty());
-        let words = std::mem::take(&mut comment).join(" ").replace('|', "\\|");
-        if !inner || WHOLE.contains(&key) {
-            writeln!(rows, "| `{}` | `{value}` | {words} |", path.join(".")).unwrap();
-        } else if !words.is_empty() {
-            writeln!(rows, "| `{}` | | {words} |", path.join(".")).unwrap();
-        }
-    }
-    rows
 }
 
 /// tests/e2e gives the same to a webhook outside the cluster. `UPDATE=1` rewrites it.

@@ -280,7 +280,7 @@ fn host(pod: &Pod) -> HostResources {
 
 fn demand(trace: &Trace, pod: &Pod) -> Demand {
     let part = percent(pod.shape.milli);
-    let ask = GpuRequest::of(pod.shape.gpus, Memory::Share(part), part);
+    let ask = GpuRequest::new(pod.shape.gpus, Memory::Share(part), part);
     let is = |model: &str| Model::Is(model.to_owned());
     Demand {
         namespace: "".into(),

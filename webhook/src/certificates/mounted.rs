@@ -49,8 +49,9 @@ pub fn bundle(issuer: &str, published: &str) -> String {
     }
     let previous = published
         .split_inclusive(END)
-        .filter(|one| one.contains(END));
-    let previous = previous.take(MAX_CAS - 1).map(str::trim);
+        .filter(|one| one.contains(END))
+        .take(MAX_CAS - 1)
+        .map(str::trim);
     let all: Vec<&str> = std::iter::once(issuer).chain(previous).collect();
     all.join("\n") + "\n"
 }

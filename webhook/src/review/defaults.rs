@@ -32,8 +32,8 @@ pub(super) fn fill(request: &PodRequest<'_>, settings: &Settings, findings: &mut
     findings.refusals.extend(too_large);
 }
 
-/// Writes the missing values; a warning for each container, and [`DEFAULTED`] for those who never
-/// see warnings, and for the scheduler. A priority that is not written is low, which surprises
+/// Writes the missing values, and warns of those in each container. [`DEFAULTED`] records them for
+/// the scheduler, and for whoever never sees a warning. A missing priority is low, which surprises
 /// nobody.
 fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Findings) {
     let Findings {

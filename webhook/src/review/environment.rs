@@ -65,15 +65,15 @@ impl<'a> PodContext<'a> {
         }
     }
 
-    /// What this container sets is left alone: the administrator allows it, or the container
-    /// reaches every GPU without it, as NVIDIA's own plugin does. Such a one has no share.
+    /// Whether what this container sets is left alone: because the administrator allows it, or
+    /// because a container without a share reaches every GPU anyway, as NVIDIA's own plugin does.
     fn is_exempt(&self, container: &Container<'_>) -> bool {
         self.policy == VisibleDevices::Allow
             || (!self.requests_share && is_root_equivalent(self.pod, container, self.settings))
     }
 
-    /// NVIDIA's runtime could give GPUs to this container, which requests none, by what its image
-    /// or an `envFrom` sets.
+    /// Whether NVIDIA's runtime could give GPUs to this container, which requests none, because of
+    /// what its image or an `envFrom` sets.
     fn needs_void(&self, container: &Container<'_>) -> bool {
         self.requests_share
             || (self.nvidia_runtime_class().is_some()
@@ -87,9 +87,9 @@ impl<'a> PodContext<'a> {
         known.iter().any(|one| one == class).then_some(class)
     }
 
-    /// It requests GPUs of another device plugin, which names them by that variable, and a
-    /// scheduler checks that the node has them. A kubelet does not: it takes a pod that names its
-    /// node, and drops a request for what no plugin offers there.
+    /// Whether the container requests GPUs of another device plugin, which names them by that
+    /// variable, and a scheduler checks that the node has them. Nobody checks this for a pod that
+    /// names its node: the kubelet drops a request for what no plugin offers there.
     fn gets_devices_of_other_plugin(&self, container: &Container<'_>) -> bool {
         let limits = container.raw["resources"]["limits"].as_object();
         let mut names = limits.into_iter().flat_map(|limits| limits.keys());
@@ -103,10 +103,10 @@ impl<'a> PodContext<'a> {
     }
 }
 
-/// The container reaches every GPU of its node whatever its environment says, being as good as
-/// root there: privileged, with a capability of root's, or with write access where root of the
-/// node reads, as device plugins have. Devices below `/dev` are not among these: a mount alone
-/// gives no access to them.
+/// Whether the container is as good as root on its node, and so reaches every GPU whatever its
+/// environment says: it is privileged, has a capability of root's, or may write what root of the
+/// node reads, as device plugins may. Mounts of devices below `/dev` do not count: a mount alone
+/// gives no access to a device.
 fn is_root_equivalent(pod: &Value, container: &Container<'_>, settings: &Settings) -> bool {
     let context = &container.raw["securityContext"];
     let mut added = items(&context["capabilities"]["add"]).iter();
@@ -123,7 +123,8 @@ fn is_root_equivalent(pod: &Value, container: &Container<'_>, settings: &Setting
         })
 }
 
-/// As `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number` and `aliyun.com/gpu-mem` are.
+/// Whether the resource is one of GPUs, such as `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number`
+/// or `aliyun.com/gpu-mem`.
 fn is_gpu_resource(resource: &str) -> bool {
     let parts = resource.split_once('/');
     parts.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
@@ -185,12 +186,12 @@ pub(super) fn check_of_other_scheduler(
 /// A variable of a container that would open GPUs.
 struct Variable<'a> {
     field: String,
-    /// `None`: a reference, whose value the kubelet alone knows.
+    /// `None` for a reference, whose value only the kubelet knows.
     value: Option<&'a str>,
 }
 
 impl<'a> Variable<'a> {
-    /// Those of the container's own list.
+    /// Such variables in the container's own list.
     fn opening(container: &Container<'a>) -> Vec<Self> {
         let raw: &'a Value = container.raw;
         let all = items(&raw["env"]).iter().enumerate();
@@ -219,9 +220,9 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// Removes the variable from a container that gets devices. One that gets none has it set to
-/// `void`, which also takes precedence over what its image and an `envFrom` set. Of duplicates the
-/// last one takes effect, so none may open a GPU. Returns those that would have.
+/// Removes the variable from a container that gets devices, and sets it to `void` in one that gets
+/// none: that takes precedence over what the image and an `envFrom` set. Returns every variable of
+/// this name that would have opened a GPU.
 fn override_variables<'a>(
     container: &Container<'a>,
     gets_devices: bool,
@@ -304,8 +305,8 @@ fn pin(selections: &[Selection], findings: &mut Findings) {
     let Some(Selection { field, uuids }) = first.filter(|_| !pinned) else {
         return;
     };
-    let list: Vec<&str> = uuids.iter().map(String::as_str).collect();
-    let list = list.join(",");
+    let wanted: Vec<&str> = uuids.iter().map(String::as_str).collect();
+    let list = wanted.join(",");
     let shown = Excerpt::from(list.as_str());
     if selections.iter().any(|one| one.uuids != *uuids) {
         findings.refusals.push(Refusal {
@@ -360,8 +361,7 @@ fn cuda_visible_devices(
         Ok(index) => index >= count,
         Err(_) => !one.trim().is_empty() && !pins.unwrap_or_default().contains(one.trim()),
     };
-    let first = value.split(',').find(|one| is_unknown(one))?;
-    let first = Excerpt::from(first);
+    let first = Excerpt::from(value.split(',').find(|one| is_unknown(one))?);
     Some(format!(
         "{CUDA_VISIBLE_DEVICES}: {first:?} is not one of the container's devices (count: {count}); \
          it can only select among these, use annotation {} to choose a GPU",
@@ -383,9 +383,9 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
     if value.split(',').all(|entry| is_entry(entry.trim())) {
         return None;
     }
-    let value = Excerpt::from(value);
+    let shown = Excerpt::from(value);
     Some(format!(
-        "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
+        "{MPS_MEMORY_LIMIT}: {shown:?} is not a limit that MPS can read; expected: a device ordinal \
          and a size in M or G such as 0=5G, several separated by commas"
     ))
 }
@@ -394,15 +394,18 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
 fn driver_capabilities(env: &Value) -> Option<String> {
     let value = env["value"].as_str()?;
     let asks_for = |names: &[&str]| {
-        let mut asked = value.split(',').map(str::trim);
-        asked.any(|one| one == "all" || names.contains(&one))
+        let mut parts = value.split(',').map(str::trim);
+        parts.any(|one| one == "all" || names.contains(&one))
     };
     let keys = [
         ("graphics", &["graphics", "display"][..]),
         ("video", &["video"]),
     ];
-    let asked = keys.into_iter().filter(|(_, names)| asks_for(names));
-    let asked: Vec<&str> = asked.map(|(key, _)| key).collect();
+    let asked: Vec<&str> = keys
+        .into_iter()
+        .filter(|(_, names)| asks_for(names))
+        .map(|(key, _)| key)
+        .collect();
     let first = asked.first()?;
     Some(format!(
         "{DRIVER_CAPABILITIES}: a share of a GPU in mode vgpu comes without {}; expected: a GPU \
@@ -448,8 +451,8 @@ fn check_injection(
     }
 }
 
-/// All containers that this annotation reaches are exempt. A name that no container has reaches
-/// nobody yet, but an ephemeral container of that name may come later.
+/// Whether all containers that this annotation reaches are exempt. An annotation for a name that no
+/// container has is not: an ephemeral container of that name may come later.
 fn is_exempt_annotation(key: &str, containers: &[Container<'_>], context: &PodContext<'_>) -> bool {
     let name = key.strip_prefix("nvidia.cdi.k8s.io/container.");
     let mut reached = containers

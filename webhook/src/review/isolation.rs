@@ -51,7 +51,8 @@ pub(super) fn check(
     }
 }
 
-/// Neither another user nor a user namespace is certain.
+/// Whether the container may run as root of its node: neither another user nor a user namespace is
+/// certain.
 fn may_be_root(pod: &Value, container: &Container<'_>) -> bool {
     let contexts = [
         &container.raw["securityContext"],
@@ -69,8 +70,8 @@ fn may_be_root(pod: &Value, container: &Container<'_>) -> bool {
 
 /// The same for a pod of another scheduler that requests a share: it gets none.
 pub(super) fn check_of_other_scheduler(pod: &Value, settings: &Settings, findings: &mut Findings) {
-    let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
-    let scheduler = Excerpt::from(scheduler);
+    let named = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    let scheduler = Excerpt::from(named);
     findings.warnings.push(format!(
         "spec.schedulerName is {scheduler:?}: the pod gets no share, and nodes that Aliquot serves refuse it; expected: {:?}, or a node with another device plugin",
         settings.scheduler_name
@@ -156,7 +157,8 @@ fn outside(path: &str) -> String {
     format!("a path that is neither inside {path} nor one of its parents")
 }
 
-/// Volumes and devices mounted over, above or into the files of ours.
+/// Refuses volumes and devices that are mounted over, above or into Aliquot's files in the
+/// container.
 fn mounts(container: &Container<'_>) -> Vec<Refusal> {
     [
         ("volumeMounts", "mountPath"),

@@ -91,7 +91,7 @@ pub(super) struct PodRequest<'a> {
 }
 
 impl<'a> PodRequest<'a> {
-    /// No container requests devices of ours or tries to.
+    /// Whether no container requests devices of ours or tries to.
     pub(super) fn is_empty(&self) -> bool {
         self.devices.is_empty() && !self.is_refused
     }
@@ -118,7 +118,7 @@ impl DeviceRequest<'_> {
     }
 }
 
-/// One of these containers requests a share, or tries to.
+/// Whether one of these containers requests a share, or tries to.
 pub(super) fn any_asks(pod: &Value, containers: &[Container<'_>], settings: &Settings) -> bool {
     let Ok(annotated) = annotated(pod) else {
         return true;
@@ -131,8 +131,9 @@ pub(super) fn any_asks(pod: &Value, containers: &[Container<'_>], settings: &Set
     lasting.any(asks)
 }
 
-/// The container requests a number of devices, so the kubelet asks a device plugin before it
-/// starts. No plugin hands out memory, compute or a priority, and amounts of 0 reach none.
+/// Whether the container requests a number of devices, so that the kubelet asks a device plugin
+/// before it starts. Memory, compute and priority are not handed out by any plugin, and a count of
+/// 0 asks for nothing.
 pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> bool {
     let mut names = names(container, settings).into_iter();
     names.any(|name| {
@@ -142,7 +143,7 @@ pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> 
     })
 }
 
-/// Memory, compute or a priority, which no plugin hands out.
+/// Whether the resource is memory, compute or priority, which no plugin hands out.
 pub(super) fn is_amount(name: &str, settings: &Settings) -> bool {
     let mut amounts = Resource::ALL.into_iter().filter(|&r| r != Resource::Gpu);
     amounts.any(|resource| settings.names.of(resource) == name)
@@ -307,9 +308,9 @@ fn amount_without_gpu(
     })
 }
 
-/// Preferences that the scheduler would not understand, which reads them with the same function, and
-/// limits of shares (`aliquot.dev/gpumem-limit`, `aliquot.dev/gpucores-limit`) that are below what a
-/// container requests. A pin that was a variable is among them.
+/// Refuses preferences that the scheduler would not understand, which reads them with the same
+/// function, and limits of shares (`aliquot.dev/gpumem-limit`, `aliquot.dev/gpucores-limit`) below
+/// what a container requests. A pin that was written as a variable is checked, too.
 pub(super) fn invalid_preferences(
     pod: &Value,
     request: &PodRequest<'_>,
@@ -384,10 +385,12 @@ fn refused_counts(
     request: &ContainerRequest<'_>,
     settings: &Settings,
 ) -> Vec<Refusal> {
-    let usual = request.written.get(Resource::Gpu);
-    let usual = usual.map(|count| (settings.names.of(Resource::Gpu), count));
-    let others = request.others.iter();
-    let others = others.map(|(name, count)| (*name, u64::from(*count)));
+    let gpus = request.written.get(Resource::Gpu);
+    let usual = gpus.map(|count| (settings.names.of(Resource::Gpu), count));
+    let others = request
+        .others
+        .iter()
+        .map(|(name, count)| (*name, u64::from(*count)));
     let refused = |(name, count): (&str, u64)| {
         let (list, text) = ResourceTexts::named(container, name).effective()?;
         let text = Excerpt::from(text);

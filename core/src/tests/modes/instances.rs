@@ -131,7 +131,7 @@ fn refuses_init_container_more_memory_than_its_instance_has() {
 fn ignores_pending_instance_outside_the_geometry() {
     let published = published(vec![dynamic_gpu(0, &a100(), vec![])]);
     let node = crate::node::NodeState::new(&published, &[], crate::HostResources::default());
-    let used = DeviceUse::of(Mib(1), Percent(1));
+    let used = DeviceUse::new(Mib(1), Percent(1));
     for (profile, start) in [(99, 0), (0, 77)] {
         let instance = crate::mig::Instance::busy(profile, start);
         let with = node.with(&[(0, used)], &[(0, instance)], &crate::Replicas::default());

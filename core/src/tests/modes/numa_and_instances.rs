@@ -150,7 +150,7 @@ fn top_counts_orphaned_instances() {
         cores: Percent(28),
     });
     let node = crate::NodeState::new(&publication(made), &[], crate::HostResources::default());
-    let top = NodeTop::of(&"n".into(), &node, Percent(0)).expect("an inventory");
+    let top = NodeTop::new(&"n".into(), &node, Percent(0)).expect("an inventory");
     let expected = top::DeviceAmount {
         replicas: 1,
         memory: Mib(10_240),

@@ -91,8 +91,8 @@ impl LimitsPage {
         self.memory_unless(i, offset_of!(DeviceRecord, request))
     }
 
-    /// Of the memory limit, what the driver must not evict, in bytes: the request, because the rest
-    /// is lent, as far as it is memory of the device itself.
+    /// What of the memory limit the driver must not evict, in bytes: what was requested, as far as
+    /// it is memory of the device itself. The rest is lent.
     pub fn guaranteed(&self, i: usize) -> u64 {
         self.physical(i).min(self.request(i))
     }

@@ -39,7 +39,7 @@ fn nodes_needed(sizes: &[u64]) -> usize {
         containers: vec![ContainerDemand {
             name: "main".to_owned(),
             stage: Stage::App,
-            requests: vec![GpuRequest::of(1, Memory::Mib(Mib(memory)), Percent(0))],
+            requests: vec![GpuRequest::new(1, Memory::Mib(Mib(memory)), Percent(0))],
         }],
         host: HostResources::default(),
         priority: 1,
