@@ -2,6 +2,7 @@
 //!
 //! Anybody may connect. At the limit of connections, which `axum::serve` does not have, a new one replaces
 //! the oldest whose request is not being answered, so connections that wait, stall or read nothing keep nobody out.
+//! Where each is being answered, as with many Bindings at once, the new one waits.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -45,6 +46,8 @@ const HEAD_BYTES: usize = 16 << 10;
 const IDLE: Duration = Duration::from_mins(2);
 /// Between two questions whether the peer of an HTTP/2 connection is still there.
 const PING: Duration = Duration::from_secs(30);
+/// Between two looks for a connection that has been answered, at the limit.
+const FULL: Duration = Duration::from_millis(5);
 
 /// What a port's clients may take of this process.
 #[derive(Clone, Copy, Debug)]
@@ -125,9 +128,9 @@ pub async fn serve(
             () = stop.cancelled() => break,
             accepted = Listener::accept(&mut listener) => accepted,
         };
-        open.retain(|connection| connection.strong_count() > 0);
-        if open.len() >= limits.connections && !close_oldest(&mut open) {
-            continue;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = make_room(&mut open, limits.connections) => {}
         }
         let connection = Arc::new(Connection::default());
         open.push_back(Arc::downgrade(&connection));
@@ -140,6 +143,17 @@ pub async fn serve(
     }
     tracing::warn!(drain = ?limits.drain, "connections still open at the drain deadline");
     Ended::DeadlinePassed
+}
+
+/// Waits until there are fewer connections than `most`, or the oldest could be closed.
+async fn make_room(open: &mut VecDeque<Weak<Connection>>, most: usize) {
+    loop {
+        open.retain(|connection| connection.strong_count() > 0);
+        if open.len() < most || close_oldest(open) {
+            return;
+        }
+        sleep(FULL).await;
+    }
 }
 
 /// Closes the oldest connection that answers no request; `false` if each does.
