@@ -88,7 +88,7 @@ pub struct ConditionView {
 }
 
 /// Skips managed fields.
-fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Wire {
@@ -96,6 +96,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         namespace: Option<String>,
         uid: Option<String>,
         resource_version: Option<String>,
+        generation: Option<i64>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         labels: Option<Texts>,
@@ -108,6 +109,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         namespace: wire.namespace,
         uid: wire.uid,
         resource_version: wire.resource_version,
+        generation: wire.generation,
         creation_timestamp: wire.creation_timestamp,
         deletion_timestamp: wire.deletion_timestamp,
         labels: wire.labels,
