@@ -72,6 +72,7 @@ pub(crate) struct ContainerView {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct StatusView {
     pub(crate) phase: Option<String>,
+    #[serde(deserialize_with = "time")]
     pub(crate) start_time: Option<Time>,
     pub(crate) nominated_node_name: Option<String>,
     pub(crate) conditions: Option<Vec<ConditionView>>,
@@ -85,6 +86,12 @@ pub struct ConditionView {
     pub(crate) status: String,
     pub reason: Option<String>,
     pub message: Option<String>,
+}
+
+/// A time that others than Kubernetes itself write; `None` where it cannot be read.
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()).map(Time))
 }
 
 /// Skips managed fields.
