@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::pod;
 use clap::Args;
 use http::header::{AUTHORIZATION, InvalidHeaderValue};
@@ -396,7 +397,7 @@ impl Access {
 
     pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
         let client = self.client().await?;
-        Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
+        Ok((all(&client, "nodes").await?, all_pods(&client).await?))
     }
 }
 
@@ -555,6 +556,12 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
         Err(error) => Err(unreachable(error.to_string())),
     }
+}
+
+/// All pods, whatever tenants wrote into their managed fields.
+pub(crate) async fn all_pods(client: &Client) -> Result<Vec<Pod>, AccessError> {
+    let pods: Vec<Bare<Pod>> = all(client, "pods").await?;
+    Ok(pods.into_iter().map(Pod::from).collect())
 }
 
 /// All objects of a kind; `what` names them.

@@ -19,7 +19,7 @@ use kube::Api;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Access, AccessError, all, list};
+use crate::access::{Access, AccessError, all_pods, list};
 use crate::agents::{MONITOR, parse_address};
 use crate::output::Output;
 use crate::snapshot::{ledger, settings, unreadable};
@@ -132,7 +132,7 @@ impl Top {
             Some(self.access.namespace(self.namespace.as_deref()).await?)
         };
         let pods: Vec<Pod> = match &namespace {
-            None => all(&client, "pods").await?,
+            None => all_pods(&client).await?,
             Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
         };
         let (_, schedulers) = self.access.schedulers(&client).await?;

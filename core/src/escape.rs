@@ -20,7 +20,7 @@ pub const ROOT_CAPABILITIES: [&str; 2] = ["ALL", "SYS_ADMIN"];
 /// Host paths through which a share can be bypassed: devices, CDI, the kubelet, container
 /// runtimes and their configuration, static pods, systemd and its buses, the driver of a
 /// container, and kernel switches that root in any container can write.
-pub const HOST_PATHS: [&str; 26] = [
+pub const HOST_PATHS: [&str; 29] = [
     "/dev",
     "/etc/cdi",
     "/run/cdi",
@@ -31,8 +31,11 @@ pub const HOST_PATHS: [&str; 26] = [
     "/run/k3s",
     "/var/lib/rancher",
     "/run/crio",
+    "/run/containers",
+    "/var/lib/containers",
     "/etc/containerd",
     "/etc/crio",
+    "/etc/containers",
     "/etc/nvidia-container-runtime",
     "/etc/cni",
     "/opt/cni",

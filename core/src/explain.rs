@@ -71,7 +71,7 @@ pub struct GpuAnswer {
     /// not evaluated because the node cannot take the pod.
     pub answer: String,
     /// Details of the reason: what is wrong with the device, which slices are free and
-    /// where the profile may start, for whom the device is reserved, or what is withheld.
+    /// where the profile may start, that the device is reserved, or what is withheld.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -150,14 +150,15 @@ fn detail(
     texts.next().unwrap_or_default()
 }
 
-/// For whom a device, or placements on it, are reserved.
+/// For how many namespaces a device, or placements on it, are reserved. They are not named to the pods
+/// of another one.
 fn reservation(gpu: &Gpu, from: &Namespace) -> String {
-    let list = |namespaces: &[Namespace]| {
-        let names: Vec<&str> = namespaces.iter().map(Namespace::as_str).collect();
-        names.join(", ")
+    let count = |namespaces: &[Namespace]| match namespaces.len() {
+        1 => "1 other namespace".to_owned(),
+        more => format!("{more} other namespaces"),
     };
     if !gpu.reserved.is_empty() {
-        return format!("reserved for pods of {}", list(&gpu.reserved));
+        return format!("reserved for pods of {}", count(&gpu.reserved));
     }
     let found = gpu.mig.as_ref().and_then(Mig::dynamic);
     let all = found.iter().flat_map(|found| &found.reserved);
@@ -167,7 +168,7 @@ fn reservation(gpu: &Gpu, from: &Namespace) -> String {
             let (profile, start) = (&reservation.placement.profile, reservation.placement.start);
             format!(
                 "{profile}@{start} is reserved for pods of {}",
-                list(&reservation.namespaces)
+                count(&reservation.namespaces)
             )
         })
         .collect();

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
@@ -271,16 +272,16 @@ impl Agent {
         self.tasks.spawn(policy_watch);
         let name = &settings.node_name;
         let nodes: Api<api::Node> = Api::all(self.client.clone());
-        self.tasks.spawn(drive(
-            nodes.clone(),
+        self.tasks.spawn(drive::<Bare<api::Node>, api::Node>(
+            Api::all(self.client.clone()),
             watcher::Config::default().fields(&format!("metadata.name={name}")),
             Arc::new(NodeIndex(self.node_view.clone())),
             Freshness::default(),
             stop(),
         ));
         let freshness = Freshness::default();
-        self.tasks.spawn(drive(
-            Api::<api::Pod>::all(self.client.clone()),
+        self.tasks.spawn(drive::<Bare<api::Pod>, api::Pod>(
+            Api::all(self.client.clone()),
             watcher::Config::default().fields(&format!("spec.nodeName={name}")),
             Arc::new(PodIndex(self.allocations.pods.clone())),
             freshness.clone(),
@@ -509,11 +510,11 @@ async fn refresh(preparer: &Arc<Preparer>) -> Result<(), tokio::task::JoinError>
 fn lookup(client: Client, node: &str) -> Lookup {
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     Arc::new(move |uid| {
-        let pods: Api<api::Pod> = Api::all(client.clone());
+        let pods: Api<Bare<api::Pod>> = Api::all(client.clone());
         let params = params.clone();
         Box::pin(async move {
             let list = pods.list(&params).await?;
-            let mut found = list.items.iter().filter_map(Pod::read);
+            let mut found = list.items.iter().filter_map(|Bare(pod)| Pod::read(pod));
             Ok(found.find(|pod| pod.kubelet_uid == uid))
         })
     })

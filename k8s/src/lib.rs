@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod access;
+pub mod bare;
 pub mod client;
 pub mod disruption;
 pub mod event;

@@ -72,6 +72,7 @@ pub(crate) struct ContainerView {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct StatusView {
     pub(crate) phase: Option<String>,
+    #[serde(deserialize_with = "time")]
     pub(crate) start_time: Option<Time>,
     pub(crate) nominated_node_name: Option<String>,
     pub(crate) conditions: Option<Vec<ConditionView>>,
@@ -87,8 +88,14 @@ pub struct ConditionView {
     pub message: Option<String>,
 }
 
+/// A time that others than Kubernetes itself write; `None` where it cannot be read.
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()).map(Time))
+}
+
 /// Skips managed fields.
-fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Wire {
@@ -96,6 +103,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         namespace: Option<String>,
         uid: Option<String>,
         resource_version: Option<String>,
+        generation: Option<i64>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         labels: Option<Texts>,
@@ -108,6 +116,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         namespace: wire.namespace,
         uid: wire.uid,
         resource_version: wire.resource_version,
+        generation: wire.generation,
         creation_timestamp: wire.creation_timestamp,
         deletion_timestamp: wire.deletion_timestamp,
         labels: wire.labels,

@@ -132,16 +132,16 @@ impl Freshness {
     }
 }
 
-/// Feeds `index` with every object that `api` and `config` select, until `stop`. Errors are
-/// logged and retried after a pause.
-pub async fn drive<K>(
-    api: Api<K>,
+/// Feeds `index` with every object that `api` and `config` select, read as `W`, until `stop`. Errors
+/// are logged and retried after a pause.
+pub async fn drive<W, K>(
+    api: Api<W>,
     config: watcher::Config,
     index: Arc<impl Index<K>>,
     freshness: Freshness,
     stop: CancellationToken,
 ) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    W: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Into<K> + 'static,
 {
     let seconds = u32::try_from(RENEWAL.as_secs()).unwrap_or(u32::MAX);
     let config = config.timeout(seconds);
@@ -168,10 +168,10 @@ pub async fn drive<K>(
                         freshness.listing(SystemTime::now());
                         continue;
                     }
-                    Event::InitApply(object) => listed.push(index.entry(object)),
+                    Event::InitApply(object) => listed.push(index.entry(object.into())),
                     Event::InitDone => index.replace(std::mem::take(&mut listed)),
-                    Event::Apply(object) => index.apply(object),
-                    Event::Delete(object) => index.delete(object),
+                    Event::Apply(object) => index.apply(object.into()),
+                    Event::Delete(object) => index.delete(object.into()),
                 }
                 freshness.record_message(Instant::now());
                 freshness.record_success(complete);
@@ -179,7 +179,7 @@ pub async fn drive<K>(
             }
             Some(Err(error)) => {
                 freshness.record_failure(Instant::now());
-                tracing::warn!(kind = %K::kind(&()), error = %error, "watch failed, trying again");
+                tracing::warn!(kind = %W::kind(&()), error = %error, "watch failed, trying again");
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_k8s::access;
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
@@ -115,8 +116,8 @@ pub async fn run(
     tasks.spawn(publishing);
     let (pods, freshness) = (Pods::default(), Freshness::default());
     let of_node = format!("spec.nodeName={}", settings.node_name);
-    tasks.spawn(drive(
-        Api::<api::Pod>::all(client),
+    tasks.spawn(drive::<Bare<api::Pod>, api::Pod>(
+        Api::all(client),
         watcher::Config::default().fields(&of_node),
         Arc::new(pods.clone()),
         freshness.clone(),

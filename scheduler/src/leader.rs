@@ -245,7 +245,8 @@ impl Leader {
     pub async fn follow(self, client: Client, lease: LeaseName, stop: CancellationToken) {
         let leases: Api<Lease> = Api::namespaced(client, &lease.namespace);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", lease.name));
-        watch::drive(leases, config, self.leadership, Freshness::default(), stop).await;
+        watch::drive::<Lease, Lease>(leases, config, self.leadership, Freshness::default(), stop)
+            .await;
     }
 
     /// Requests a new list of pods when a term has begun and an old leader's last request can no

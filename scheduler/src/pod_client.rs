@@ -9,7 +9,8 @@ use aliquot_k8s::event::PodRef;
 use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::core::Request;
+use kube::{Api, Client, Resource as _};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -109,9 +110,11 @@ impl PodClient {
     }
 
     async fn patch_metadata(&self, pod: &PodRef, metadata: Value) -> Result<(), CallError> {
-        let (api, params) = (self.api(&pod.namespace), PatchParams::default());
+        let params = PatchParams::default();
         let patch = Patch::Merge(json!({ "metadata": metadata }));
-        timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch)).await??;
+        let request = patches(pod).patch_metadata(&pod.name, &params, &patch);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        timeout(DEADLINE, self.client.request::<IgnoredAny>(request)).await??;
         Ok(())
     }
 
@@ -160,11 +163,13 @@ impl PodClient {
     /// Nominates a node for a pending pod and withdraws the nomination at once
     /// (`status.nominatedNodeName`). The uid is a precondition.
     pub async fn nominate(&self, pod: &PodRef, node: &NodeName) -> Result<(), CallError> {
-        let (api, params) = (self.api(&pod.namespace), PatchParams::default());
+        let params = PatchParams::default();
         let set = async |node: Option<&str>| {
             let status = json!({"nominatedNodeName": node});
             let patch = Patch::Merge(json!({"metadata": {"uid": pod.uid}, "status": status}));
-            timeout(DEADLINE, api.patch_status(&pod.name, &params, &patch)).await??;
+            let request = patches(pod).patch_subresource("status", &pod.name, &params, &patch);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            timeout(DEADLINE, self.client.request::<IgnoredAny>(request)).await??;
             Ok(())
         };
         set(Some(node.as_str())).await?;
@@ -208,6 +213,12 @@ impl PodClient {
             Err(elapsed) => EvictionOutcome::Failed(elapsed.to_string()),
         }
     }
+}
+
+/// For patches whose answers are not read: whoever may patch the pod may write managed fields that
+/// cannot be read, and what was done would count as failed.
+fn patches(pod: &PodRef) -> Request {
+    Request::new(Pod::url_path(&(), Some(&pod.namespace)))
 }
 
 fn has(pod: &PodView, annotations: &BTreeMap<&str, String>) -> bool {

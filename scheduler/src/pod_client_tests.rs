@@ -1,10 +1,13 @@
 //! An API server whose answers a test gives.
 
+use aliquot_k8s::event::PodRef;
 use http::{Method, Request, Response, Uri};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{self, SendResponse};
+
+use super::PodClient;
 
 /// The calls of the API server's clients, in order.
 pub(crate) struct Calls(mock::Handle<Request<Body>, Response<Body>>);
@@ -51,4 +54,27 @@ pub(crate) fn status(code: u16) -> Value {
     let reason = if code == 404 { "NotFound" } else { "x" };
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": "Failure",
         "code": code, "message": format!("status {code}"), "reason": reason, "details": {}})
+}
+
+/// Whoever may patch the pod may write managed fields that cannot be read.
+#[tokio::test]
+async fn patch_is_done_whatever_the_pod_in_its_answer_has() {
+    let (client, mut calls) = api_server();
+    let managed = json!([{"manager": "m", "time": "9999-12-31T23:59:59Z"}]);
+    let patched = json!({"metadata": {"name": "a", "managedFields": managed}});
+    let answering = tokio::spawn(async move {
+        while let Some(call) = calls.next_call().await {
+            call.answer(200, &patched);
+        }
+    });
+    let pods = PodClient::new(client);
+    let pod = PodRef {
+        namespace: "d".to_owned(),
+        name: "a".to_owned(),
+        uid: "a".to_owned(),
+    };
+    pods.annotate(&pod, "key", Some("text")).await.unwrap();
+    pods.nominate(&pod, &"n".into()).await.unwrap();
+    drop(pods);
+    answering.await.unwrap();
 }

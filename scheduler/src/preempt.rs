@@ -21,6 +21,7 @@ use std::time::Duration;
 use aliquot_core::PodUid;
 use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::preemption::{NoPlan, PreemptionRecord};
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -110,7 +111,7 @@ impl Preemptor {
             ..PreemptionState::default()
         };
         let budgets = Freshness::default();
-        let watched = watch::drive::<PodDisruptionBudget>(
+        let watched = watch::drive::<Bare<PodDisruptionBudget>, PodDisruptionBudget>(
             Api::all(client),
             watcher::Config::default(),
             self.cache.clone(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{access, client, event, publisher};
@@ -245,21 +246,21 @@ impl Watches {
         stop: &CancellationToken,
     ) {
         let (any, all) = (watcher::Config::default, || client.clone());
-        tasks.spawn(watch::drive::<PodView>(
+        tasks.spawn(watch::drive::<PodView, PodView>(
             Api::all(all()),
             any(),
             cache.clone(),
             self.pods.clone(),
             stop.clone(),
         ));
-        tasks.spawn(watch::drive::<Node>(
+        tasks.spawn(watch::drive::<Bare<Node>, Node>(
             Api::all(all()),
             any(),
             cache.clone(),
             self.nodes.clone(),
             stop.clone(),
         ));
-        tasks.spawn(watch::drive::<ResourceQuota>(
+        tasks.spawn(watch::drive::<Bare<ResourceQuota>, ResourceQuota>(
             Api::all(all()),
             any(),
             cache.clone(),

@@ -33,20 +33,27 @@ impl UnreadablePod {
         format!("{}/{}", self.pod.namespace, self.pod.name)
     }
 
+    /// On the node and on the pod. Whoever reads the node's may read no pods of that namespace.
     fn events(self) -> [EventNote; 2] {
-        let text = format!(
-            "annotation {ALLOCATION} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
-            self.full_name(),
-            self.node
-        );
-        let note = |pod| EventNote {
+        let text = |pod: &str| {
+            format!(
+                "annotation {ALLOCATION} of {pod} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
+                self.node
+            )
+        };
+        let on_node = text("a pod, which kubectl aliquot top names,");
+        let on_pod = text(&format!("pod {}", self.full_name()));
+        let note = |pod, text| EventNote {
             pod,
             warning: true,
             reason: "AllocationUnreadable",
             action: "Scheduling",
-            text: text.clone(),
+            text,
         };
-        [note(PodRef::node(self.node.as_str())), note(self.pod)]
+        [
+            note(PodRef::node(self.node.as_str()), on_node),
+            note(self.pod, on_pod),
+        ]
     }
 }
 
@@ -143,14 +150,10 @@ mod tests {
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();
         assert_eq!((on_node.pod.name.as_str(), on_node.warning), ("n", true));
         assert_eq!(on_pod.pod.name, "a");
-        assert!(
-            on_node
-                .text
-                .starts_with("annotation aliquot.dev/allocation of pod d/a cannot be read"),
-            "{}",
-            on_node.text
-        );
-        assert_eq!(on_pod.text, on_node.text);
+        let begin = "annotation aliquot.dev/allocation of pod d/a cannot be read, so node n";
+        assert!(on_pod.text.starts_with(begin), "{}", on_pod.text);
+        let begin = "annotation aliquot.dev/allocation of a pod, which kubectl aliquot top names,";
+        assert!(on_node.text.starts_with(begin), "{}", on_node.text);
         assert_eq!(unreported(&mut reported, unreadable_pods(&cache)), []);
         Index::apply(&cache, pod("a", 600, Some("n")));
         assert_eq!(unreported(&mut reported, unreadable_pods(&cache)), []);

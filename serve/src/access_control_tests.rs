@@ -12,7 +12,8 @@ use tower::ServiceExt as _;
 
 use super::*;
 
-/// The token `good` may get `/metrics`, `other` may not, and `away` is never reviewed. Counts reviews.
+/// The token `good` may get `/metrics` and below it, `other` may not, and `away` is never reviewed. Counts
+/// reviews.
 fn control() -> (AccessControl, Arc<AtomicUsize>) {
     let reviews = Arc::new(AtomicUsize::new(0));
     let counted = reviews.clone();
@@ -20,7 +21,7 @@ fn control() -> (AccessControl, Arc<AtomicUsize>) {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             match &*token {
-                "good" if path == "/metrics" => Ok(Access::Allowed),
+                "good" if path.starts_with("/metrics") => Ok(Access::Allowed),
                 "good" | "other" => Ok(Access::Forbidden(Forbidden {
                     account: token,
                     path,
@@ -114,6 +115,19 @@ async fn remembers_a_bounded_number_of_reviews() {
     let reviews = control.0.reviews.lock();
     assert!(reviews.len() <= REMEMBERED, "{}", reviews.len());
     assert!(reviews.contains_key(&good));
+}
+
+#[tokio::test]
+async fn account_that_asks_for_many_paths_has_no_other_reviewed_each_time() {
+    let (control, reviews) = control();
+    for number in 0..REMEMBERED {
+        let path = format!("/metrics/{number}");
+        control.access("good", &path).await.unwrap();
+    }
+    for _ in 0..5 {
+        control.access("good", "/metrics").await.unwrap();
+    }
+    assert_eq!(reviews.load(Ordering::Relaxed), REMEMBERED + 1);
 }
 
 #[tokio::test]

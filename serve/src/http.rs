@@ -2,6 +2,7 @@
 //!
 //! Anybody may connect. At the limit of connections, which `axum::serve` does not have, a new one replaces
 //! the oldest whose request is not being answered, so connections that wait, stall or read nothing keep nobody out.
+//! Where each is being answered, as with many Bindings at once, the new one waits.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,7 +37,8 @@ use tower::ServiceExt as _;
 
 /// Bodies of the largest size that are in memory at once.
 const LARGE: usize = 4;
-/// Bytes of a small body: as many of these as connections are in memory beside the large ones.
+/// Bytes of a small body. Beside the large ones, each connection has memory for one of its own, and all
+/// together for as many again: over HTTP/2 one connection has many at once.
 const SMALL: usize = 64 << 10;
 /// Largest head of a request in bytes; a token has 1 to 8 kB.
 const HEAD_BYTES: usize = 16 << 10;
@@ -45,6 +47,8 @@ const HEAD_BYTES: usize = 16 << 10;
 const IDLE: Duration = Duration::from_mins(2);
 /// Between two questions whether the peer of an HTTP/2 connection is still there.
 const PING: Duration = Duration::from_secs(30);
+/// Between two looks for a connection that has been answered, at the limit.
+const FULL: Duration = Duration::from_millis(5);
 
 /// What a port's clients may take of this process.
 #[derive(Clone, Copy, Debug)]
@@ -125,11 +129,11 @@ pub async fn serve(
             () = stop.cancelled() => break,
             accepted = Listener::accept(&mut listener) => accepted,
         };
-        open.retain(|connection| connection.strong_count() > 0);
-        if open.len() >= limits.connections && !close_oldest(&mut open) {
-            continue;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = make_room(&mut open, limits.connections) => {}
         }
-        let connection = Arc::new(Connection::default());
+        let connection = Arc::new(Connection::new());
         open.push_back(Arc::downgrade(&connection));
         tasks.spawn(Arc::clone(&server).connection(stream, connection));
     }
@@ -140,6 +144,17 @@ pub async fn serve(
     }
     tracing::warn!(drain = ?limits.drain, "connections still open at the drain deadline");
     Ended::DeadlinePassed
+}
+
+/// Waits until there are fewer connections than `most`, or the oldest could be closed.
+async fn make_room(open: &mut VecDeque<Weak<Connection>>, most: usize) {
+    loop {
+        open.retain(|connection| connection.strong_count() > 0);
+        if open.len() < most || close_oldest(open) {
+            return;
+        }
+        sleep(FULL).await;
+    }
 }
 
 /// Closes the oldest connection that answers no request; `false` if each does.
@@ -155,13 +170,26 @@ fn close_oldest(open: &mut VecDeque<Weak<Connection>>) -> bool {
     oldest.is_some()
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connection {
     /// Requests whose answer is being made.
     answering: AtomicUsize,
     /// The head of a request has come.
     has_asked: AtomicBool,
     closed: CancellationToken,
+    /// For its own small bodies.
+    small: Arc<Semaphore>,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self {
+            answering: AtomicUsize::new(0),
+            has_asked: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+            small: Arc::new(Semaphore::new(SMALL)),
+        }
+    }
 }
 
 struct Server {
@@ -259,7 +287,7 @@ async fn answer(
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
     let (head, body) = request.into_parts();
-    let (body, _reserved) = match read(body, limits, &memory).await {
+    let (body, _reserved) = match read(body, limits, &memory, &connection).await {
         Ok(read) => read,
         Err(status) => return Ok(status.into_response()),
     };
@@ -286,14 +314,22 @@ impl BodyMemory {
         }
     }
 
-    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StatusCode> {
-        let memory = if bytes <= SMALL {
-            &self.small
-        } else {
-            &self.large
-        };
+    async fn reserve(
+        &self,
+        bytes: usize,
+        connection: &Connection,
+    ) -> Result<OwnedSemaphorePermit, StatusCode> {
         let count = u32::try_from(bytes).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-        let reserved = Arc::clone(memory).acquire_many_owned(count).await;
+        let of = |memory: &Arc<Semaphore>| Arc::clone(memory).acquire_many_owned(count);
+        let reserved = if bytes > SMALL {
+            of(&self.large).await
+        } else {
+            tokio::select! {
+                biased;
+                own = of(&connection.small) => own,
+                shared = of(&self.small) => shared,
+            }
+        };
         reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
     }
 }
@@ -303,6 +339,7 @@ async fn read(
     mut body: Incoming,
     limits: Limits,
     memory: &BodyMemory,
+    connection: &Connection,
 ) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
     let announced = body.size_hint().exact();
     let most = announced
@@ -310,7 +347,7 @@ async fn read(
         .ok()
         .filter(|bytes| *bytes <= limits.body_bytes)
         .ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
-    let reserved = timeout(limits.body, memory.reserve(most))
+    let reserved = timeout(limits.body, memory.reserve(most, connection))
         .await
         .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
     let mut whole = Vec::with_capacity(most);
@@ -343,5 +380,30 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.answering.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_with_many_small_bodies_leaves_others_room_for_one() {
+        let limits = Limits {
+            connections: 1,
+            ..Limits::new(SMALL)
+        };
+        let memory = BodyMemory::new(limits);
+        let reserve = async |connection: &Connection| {
+            let reserved = memory.reserve(SMALL, connection);
+            timeout(Duration::from_millis(100), reserved).await
+        };
+        let (many, other) = (Connection::new(), Connection::new());
+        let mut held = Vec::new();
+        while let Ok(reserved) = reserve(&many).await {
+            held.push(reserved);
+        }
+        assert_eq!(held.len(), 2);
+        assert!(matches!(reserve(&other).await, Ok(Ok(_))));
     }
 }

@@ -108,6 +108,24 @@ async fn closes_what_waits_for_new_connections_beyond_the_limit() -> Result<()> 
     Ok(())
 }
 
+/// kube-scheduler opens a connection for each Binding, and tries a pod again later whose own is closed.
+#[tokio::test]
+async fn new_connection_waits_while_all_are_being_answered() -> Result<()> {
+    let mut limits = Limits::new(BODY);
+    limits.connections = 1;
+    let mut port = port(limits).await?;
+    let answered = port.sent(b"GET /never HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+    port.entered.recv().await.context("a request")?;
+    let mut next = port.sent(HELLO_AND_WAIT).await?;
+    let open = timeout(Duration::from_millis(100), next.read(&mut [0])).await;
+    assert!(open.is_err(), "closed instead of waiting: {open:?}");
+    drop(answered);
+    let mut answer = [0; 12];
+    timeout(DEADLINE, next.read_exact(&mut answer)).await??;
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    Ok(())
+}
+
 #[tokio::test]
 async fn holds_a_bounded_size_of_bodies() -> Result<()> {
     let mut limits = Limits::new(BODY);

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::admission::TRIAL;
 use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use super::refused_writes::is_mutator;
-use crate::access::{Access, AccessError, all};
+use crate::access::{Access, AccessError, all, all_pods};
 use crate::agents::AGENT;
 use crate::components::{IGNORE_LABELS, is_ready, running_pods};
 use crate::snapshot;
@@ -95,7 +95,7 @@ pub(super) async fn facts(
     node: Option<&str>,
 ) -> Result<ClusterFacts, AccessError> {
     let client = access.client().await?;
-    let pods: Fact<Vec<Pod>> = fact(all(&client, "pods").await);
+    let pods: Fact<Vec<Pod>> = fact(all_pods(&client).await);
     let system = match access.schedulers(&client).await {
         Ok((namespace, _)) => namespace,
         Err(_) => access.usual_namespace().to_owned(),

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 
-use crate::access::{AccessError, all};
+use crate::access::{AccessError, all, all_pods};
 
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -59,7 +59,7 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
         .job_template
         .spec?
         .template);
-    for pod in all::<Pod>(client, "pods").await? {
+    for pod in all_pods(client).await? {
         if aliquot_k8s::pod::is_finished(&pod) {
             continue;
         }

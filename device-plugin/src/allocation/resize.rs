@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aliquot_core::inventory::{Mode, ResizeReport};
 use aliquot_core::resize::{self, PendingResize, ResizeStatus};
-use aliquot_core::{Allocation, Mib, PodUid};
+use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry};
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -129,14 +129,17 @@ fn enforce(
     let stored = known.store.lock().get(&pod.kubelet_uid).cloned();
     let stored = stored.ok_or_else(|| waits("the pod has not started on its node".to_owned()))?;
     if stored.resize == Some(generation) {
-        return write_pages(starter, &stored, &own);
+        // A process that was killed stored it, or could not take it back.
+        write_pages(starter, &stored, &own)?;
+        return above(starter, None, &stored).map_or(Ok(()), |use_above| Err(waits(use_above)));
     }
     if stored.resize.is_some_and(|last| last > generation) {
         return Err(waits("a later one is enforced".to_owned()));
     }
     let to = validated(starter, pod, &stored, &own, pending)?;
     let next = stored.resized(to, generation);
-    above(starter, &stored, &next).map_or(Ok(()), |use_above| Err(waits(use_above)))?;
+    let before = Some(&*stored);
+    above(starter, before, &next).map_or(Ok(()), |use_above| Err(waits(use_above)))?;
     let store = |accepted: AcceptedAllocation| {
         let stored = known.store.lock().put(accepted);
         stored.map_err(|error| waits(error.to_string()))
@@ -146,7 +149,7 @@ fn enforce(
     let written = write_pages(starter, &next, &own);
     fail_point::at("ResizeWritten");
     // What was allocated before the page was written.
-    let result = written.and_then(|()| match above(starter, &stored, &next) {
+    let result = written.and_then(|()| match above(starter, before, &next) {
         Some(use_above) => Err(waits(use_above)),
         None => Ok(()),
     });
@@ -231,10 +234,10 @@ fn write_pages(
 }
 
 /// What is in use beyond a smaller share, by the limiter's count and the monitor's, as a text that
-/// does not change with every allocation.
+/// does not change with every allocation. Where the share `before` is not known, all counts.
 fn above(
     starter: &ContainerStarter,
-    before: &AcceptedAllocation,
+    before: Option<&AcceptedAllocation>,
     after: &AcceptedAllocation,
 ) -> Option<String> {
     let directories = &starter.allocations.paths.container_directories;
@@ -252,8 +255,13 @@ fn above(
                 .map(|grant| (grant.gpu.clone(), grant.memory_limit()))
                 .collect::<Vec<_>>()
         };
-        let pairs = grants(before).into_iter().zip(grants(after)).enumerate();
-        let smaller: Vec<_> = pairs.filter(|(_, (old, new))| new.1 < old.1).collect();
+        let old = before.map(grants);
+        let is_smaller = |(index, (gpu, limit)): &(usize, (GpuUuid, Mib))| match &old {
+            Some(old) => old.get(*index).is_some_and(|(_, old)| limit < old),
+            None => after.mode(gpu) == Mode::Vgpu,
+        };
+        let limits = grants(after).into_iter().enumerate();
+        let smaller: Vec<_> = limits.filter(is_smaller).collect();
         // Without a limiter, nothing is refused and nothing is counted.
         if smaller.is_empty() || !directory.has_limiter() {
             continue;
@@ -266,10 +274,12 @@ fn above(
                 ));
             }
         };
-        for (index, ((_, old), (gpu, limit))) in smaller {
+        for (index, (gpu, limit)) in smaller {
             let used = used.get(index).copied().unwrap_or(u64::MAX);
             if used > limit.bytes() {
-                let fits = Mib(used.div_ceil(FITS.bytes()).saturating_mul(FITS.0)).min(old);
+                let fits = Mib(used.div_ceil(FITS.bytes()).saturating_mul(FITS.0));
+                let old = old.as_ref().and_then(|old| old.get(index));
+                let fits = old.map_or(fits, |(_, old)| fits.min(*old));
                 return Some(format!(
                     "container {container} uses more than {limit} of {gpu}; what would fit: {fits}"
                 ));

@@ -221,10 +221,17 @@ impl ContainerStarter {
         Ok(started)
     }
 
-    /// Publishes why a container of an accepted pod cannot start any more. While a GPU is being set
-    /// up, its devices may come back.
+    /// Publishes why a container of an accepted pod cannot start any more. While its GPU is being set
+    /// up, the device may come back; of an instance that is gone, nothing says whose it was.
     fn not_prepared(&self, uid: &PodUid, error: PrepareError, node: &PublishedNode) -> StartError {
-        let is_settled = node.layout.gpus.values().all(|gpu| gpu.cordon.is_none());
+        let gone = match &error {
+            PrepareError::Refused(Refusal::DeviceGone(gpu)) => Some(gpu),
+            _ => None,
+        };
+        let whole = gone.filter(|gpu| gpu.as_str().starts_with("GPU-"));
+        let gpus = node.layout.gpus.iter();
+        let mut own = gpus.filter(|(gpu, _)| whole.is_none_or(|whole| whole == *gpu));
+        let is_settled = own.all(|(_, layout)| layout.cordon.is_none());
         match error {
             PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
             error => error.into(),

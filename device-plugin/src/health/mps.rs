@@ -78,7 +78,10 @@ impl MpsMonitor {
         let gpus = node.inventory.gpus.iter();
         let devices = gpus.filter(|gpu| gpu.mode == Mode::Mps);
         let devices: BTreeMap<GpuUuid, DaemonHealth> = devices
-            .map(|gpu| (gpu.uuid.clone(), self.daemon_health(gpu.uuid.as_str())))
+            .map(|gpu| {
+                let health = self.daemon_health(gpu.uuid.as_str());
+                (gpu.uuid.clone(), health.after(last.devices.get(&gpu.uuid)))
+            })
             .collect();
         let down = devices.iter();
         let down = down.filter_map(|(device, one)| Some((device.clone(), one.down.clone()?)));
@@ -188,8 +191,8 @@ pub struct DaemonHealth {
     /// Why it is down; `None`: it is up.
     pub down: Option<String>,
     pub restarts: u64,
-    losses: u64,
-    faults: u64,
+    /// Its losses and faults so far; `None`: no status could be read yet.
+    failures: Option<(u64, u64)>,
     pub clients: Vec<u32>,
 }
 
@@ -221,10 +224,16 @@ impl DaemonHealth {
                 DaemonPhase::Running => None,
             },
             restarts: status.restarts,
-            losses: status.losses,
-            faults: status.faults,
+            failures: Some((status.losses, status.faults)),
             clients: clients.copied().collect(),
         }
+    }
+
+    /// What was counted in the `last` poll stands while the status cannot be read.
+    fn after(mut self, last: Option<&Self>) -> Self {
+        let counted = last.and_then(|last| last.failures);
+        self.failures = self.failures.or(counted);
+        self
     }
 }
 
@@ -244,13 +253,14 @@ pub fn new_failures(
 ) -> Vec<(GpuUuid, ClientFailure)> {
     let mut failures = Vec::new();
     for (device, now) in new {
-        let Some(before) = old.get(device) else {
+        let before = old.get(device).and_then(|before| before.failures);
+        let (Some((losses, faults)), Some(before)) = (now.failures, before) else {
             continue;
         };
-        if now.losses > before.losses {
+        if losses > before.0 {
             failures.push((device.clone(), ClientFailure::Lost));
         }
-        if now.faults > before.faults {
+        if faults > before.1 {
             failures.push((device.clone(), ClientFailure::Fault));
         }
     }
@@ -370,6 +380,26 @@ mod tests {
         let (pod, reason) = (event.pod.name.as_str(), event.reason);
         assert_eq!((pod, reason), ("u1", "MpsServerLost"));
         assert!(event.text.contains("GPU-a") && event.text.contains("must restart"));
+    }
+
+    #[test]
+    fn unreadable_status_is_no_loss_and_hides_none() {
+        let device = GpuUuid::from("GPU-a");
+        let unreadable = |last: Option<&DaemonHealth>| {
+            DaemonHealth::new(Ok(None), None, SystemTime::now()).after(last)
+        };
+        let before = daemon_health(3, 1);
+        for (unread, now, expected) in [
+            (unreadable(None), (3, 1), &[][..]),
+            (unreadable(Some(&before)), (3, 1), &[]),
+            (unreadable(Some(&before)), (4, 1), &[ClientFailure::Lost]),
+        ] {
+            let now = daemon_health(now.0, now.1);
+            let of = |health: DaemonHealth| BTreeMap::from([(device.clone(), health)]);
+            let found = new_failures(&of(unread), &of(now));
+            let found: Vec<_> = found.into_iter().map(|(_, failure)| failure).collect();
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

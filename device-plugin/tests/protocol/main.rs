@@ -199,6 +199,11 @@ async fn refusal_at_a_restart_reaches_the_scheduler_until_the_container_starts()
     without.facts.gpus.retain(|gpu| gpu.uuid != "GPU-b");
     let published = node.allocations.published.clone();
     published.set_readings(without.clone(), AllocatedIds::new());
+    // That the pods of the other one are waited for delays nothing.
+    let mut layout = published.get().layout.clone();
+    let waiting = layout.gpus.get_mut("GPU-a").expect("a GPU");
+    waiting.cordon = Some("changes from vgpu to exclusive".to_owned());
+    published.set_layout(layout, None);
     let error = node.start("GPU-b::0").await.expect_err("refused");
     let gone = "GPU-b of the pod's allocation is no longer on this node";
     assert!(error.contains(gone), "{error}");

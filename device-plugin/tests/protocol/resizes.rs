@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use aliquot_core::Allocation;
 use aliquot_core::inventory::ResizeReport;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_device_plugin::allocation::accepted::Store;
@@ -146,6 +147,41 @@ async fn resizes_running_container_but_never_below_its_use() {
         answered.is_ok_and(|found| found.is_ok()),
         "{RESIZE_STATUS} is gone"
     );
+    stop.cancel();
+    resizing.await.expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resize_of_a_killed_agent_is_not_applied_above_it() {
+    let mut node = node().connected().await;
+    let name = node.run("u1", "GPU-a", 3000, "GPU-a::0").await;
+    let directories = &node.allocations.paths.container_directories;
+    let directory = directories.join(&name["aliquot.dev/vgpu=".len()..]);
+    std::fs::create_dir(directory.join(LIB)).expect("made");
+    let counters = directory.join("counters/slots");
+    let process = ProcessSlot::take(&counters, None, Path::new("/dev/null")).expect("a slot");
+    process
+        .reserve(0, 2500 * MIB, 3000 * MIB)
+        .expect("within the limit");
+    // The agent ended when it had stored the smaller share, before it looked again.
+    let (before, smaller) = (allocation(3000, 30), allocation(1000, 30));
+    {
+        let mut store = node.allocations.store.lock();
+        let stored = store.get(&"u1".into()).expect("stored");
+        let to = Allocation::decode(&smaller.to_string()).expect("an allocation");
+        let resized = stored.resized(to, 1);
+        store.put(resized).expect("stored");
+    }
+    grant(&node, 1, &before, &smaller);
+    let stop = CancellationToken::new();
+    let resizing = tokio::spawn(resize::run(Arc::clone(&node.starter), stop.clone()));
+    let waits = report(&node, 1).await.waits;
+    assert_eq!(
+        waits.as_deref(),
+        Some("container main uses more than 1000 MiB of GPU-a; what would fit: 2560 MiB")
+    );
+    process.release(0, 1600 * MIB);
+    applied(&node, 1).await;
     stop.cancel();
     resizing.await.expect("no panic");
 }

@@ -174,7 +174,7 @@ fn mig_15_separates_verdicts_by_namespace() {
 }
 
 #[test]
-fn mig_15_explains_for_whom_a_device_is_reserved() {
+fn mig_15_explains_reservations_without_names_of_other_namespaces() {
     let explained = |device: Gpu| {
         let (published, host) = (published(vec![device]), crate::HostResources::default());
         let node = crate::NodeState::new(&published, &[], host);
@@ -186,10 +186,10 @@ fn mig_15_explains_for_whom_a_device_is_reserved() {
     };
     assert_eq!(
         explained(reserved(fixed_instance(0, "7g.40gb", 0))),
-        "CardReserved: reserved for pods of sys"
+        "CardReserved: reserved for pods of 1 other namespace"
     );
     assert_eq!(
         explained(with_reserved_placements(0, &[("1g.5gb", 6), ("1g.5gb", 5)])),
-        "CardReserved: 1g.5gb@6 is reserved for pods of sys; 1g.5gb@5 is reserved for pods of sys"
+        "CardReserved: 1g.5gb@6 is reserved for pods of 1 other namespace; 1g.5gb@5 is reserved for pods of 1 other namespace"
     );
 }

@@ -122,6 +122,8 @@ fn rejects_writable_mounts_of_root_programs() {
     for (closed, rest) in [
         ("/etc/containerd", ""),
         ("/etc/crio", "/crio.conf.d"),
+        ("/etc/containers", "/oci/hooks.d"),
+        ("/var/lib/containers", "/storage"),
         ("/etc/nvidia-container-runtime", ""),
         ("/etc/systemd", "/system"),
         ("/opt/cni", "/bin"),
