@@ -174,7 +174,7 @@ pub struct Defaults {
 
 impl Timeslice {
     /// So many containers, with default settings.
-    pub fn new(replicas: u32) -> Self {
+    pub const fn new(replicas: u32) -> Self {
         Self {
             replicas,
             rename: None,
@@ -185,7 +185,7 @@ impl Timeslice {
 
 impl Mps {
     /// So many containers, with default settings.
-    pub fn new(replicas: u32) -> Self {
+    pub const fn new(replicas: u32) -> Self {
         Self {
             replicas,
             rename: None,

@@ -7,6 +7,8 @@ use aliquot_profiles::mode::Exclusive;
 
 use super::{ContainerGrant, ModeSetup, SharingMode};
 
+pub(super) static ANY: Exclusive = Exclusive { rename: None };
+
 impl SharingMode for Exclusive {
     fn name(&self) -> &'static str {
         "exclusive"

@@ -51,6 +51,19 @@ pub trait SharingMode {
     fn leave(&self, _modes: &SharingModes, _gpu: &GpuFacts, _to: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
+
+    /// Adds what a container needs of one device: by default the device, without limits. Returns
+    /// the instance that was created for it. Called at every start of the container; for the same
+    /// grant it adds the same. Blocks.
+    fn prepare(
+        &self,
+        _modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+        Ok(None)
+    }
 }
 
 pub fn of(mode: &Mode) -> &dyn SharingMode {
@@ -61,6 +74,18 @@ pub fn of(mode: &Mode) -> &dyn SharingMode {
         Mode::Mps(settings) => settings,
         Mode::Mig(settings) => settings,
         Mode::Unmanaged => &Unmanaged,
+    }
+}
+
+/// The mode of a device, for what depends on no settings of its profile.
+pub fn of_device(mode: inventory::Mode) -> &'static dyn SharingMode {
+    match mode {
+        inventory::Mode::Vgpu => &vgpu::ANY,
+        inventory::Mode::Exclusive => &exclusive::ANY,
+        inventory::Mode::Timeslice => &timeslice::ANY,
+        inventory::Mode::Mps => &mps::ANY,
+        inventory::Mode::Mig => &mig::ANY,
+        inventory::Mode::Unknown => &Unmanaged,
     }
 }
 
@@ -78,6 +103,16 @@ impl SharingMode for Unmanaged {
 
     fn setup(&self) -> Mode {
         Mode::Unmanaged
+    }
+
+    /// A later release accepted the pod. What it was allocated is enforced.
+    fn prepare(
+        &self,
+        modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        vgpu::ANY.prepare(modes, share, setup)
     }
 }
 
@@ -177,11 +212,11 @@ impl SharingModes {
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
         match share.mode {
-            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::prepare(share, setup),
             inventory::Mode::Exclusive => exclusive::prepare(share, setup),
             inventory::Mode::Timeslice => timeslice::prepare(share, setup),
             inventory::Mode::Mps => self.mps.prepare(share, setup)?,
             inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
+            mode => return of_device(mode).prepare(self, share, setup),
         }
         Ok(None)
     }

@@ -8,6 +8,8 @@ use aliquot_profiles::mode::Timeslice;
 
 use super::{ContainerGrant, ModeSetup, SharingMode};
 
+pub(super) static ANY: Timeslice = Timeslice::new(1);
+
 impl SharingMode for Timeslice {
     fn name(&self) -> &'static str {
         "timeslice"

@@ -5,7 +5,15 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
-use super::{ContainerGrant, ModeSetup, SharingMode};
+use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use crate::host_device::InstanceIds;
+
+pub(super) static ANY: Vgpu = Vgpu {
+    split: None,
+    memory_scaling: None,
+    graphics: false,
+    video: false,
+};
 
 impl SharingMode for Vgpu {
     fn name(&self) -> &'static str {
@@ -32,13 +40,19 @@ impl SharingMode for Vgpu {
     fn setup(&self) -> Mode {
         Mode::Vgpu(Self::default())
     }
-}
 
-pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-    setup.limited = true;
-    // The limits are in the limits page; the variable only informs the user.
-    let (place, memory) = (share.index, share.grant.memory_limit().0);
-    let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
-    setup.variables.push(variable);
-    setup.show(share.grant.gpu.as_str(), share.grant.clone());
+    fn prepare(
+        &self,
+        _: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        setup.limited = true;
+        // The limits are in the limits page; the variable only informs the user.
+        let (place, memory) = (share.index, share.grant.memory_limit().0);
+        let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
+        setup.variables.push(variable);
+        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+        Ok(None)
+    }
 }

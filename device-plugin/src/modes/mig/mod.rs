@@ -12,11 +12,18 @@ use aliquot_core::mig;
 use aliquot_core::mig::published::{self, CreatedInstance, DynamicMig, FixedInstance};
 use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice};
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::{Exclusive, InstanceSharing, LayoutEntry, Mig, Strategy};
+use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Strategy};
 
-use super::{ModeError, SharingMode, SharingModes};
+use super::{ModeError, SharingMode, SharingModes, exclusive};
 
 pub(super) use partitioner::MigPartitioner;
+
+pub(super) static ANY: Mig = Mig {
+    layout: Vec::new(),
+    dynamic: true,
+    allow: Vec::new(),
+    strategy: Strategy::Mixed,
+};
 
 impl SharingMode for Mig {
     fn name(&self) -> &'static str {
@@ -64,9 +71,8 @@ impl SharingMode for Mig {
 
 /// How the instances of a layout's entry are shared: one container gets each, unless it says `on`.
 fn sharing(entry: &LayoutEntry) -> &dyn SharingMode {
-    static ALONE: Exclusive = Exclusive { rename: None };
     match &entry.on {
-        None => &ALONE,
+        None => &exclusive::ANY,
         Some(InstanceSharing::Vgpu(settings)) => settings,
         Some(InstanceSharing::Timeslice(settings)) => settings,
         Some(InstanceSharing::Mps(settings)) => settings,

@@ -40,6 +40,8 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
+pub(super) static ANY: Mps = Mps::new(1);
+
 /// The MPS device of a container that also has another device, in whichever order.
 pub fn mps_device_beside_others(
     grants: &[Grant],
