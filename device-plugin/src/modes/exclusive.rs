@@ -5,7 +5,7 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Exclusive;
 
-use super::{ContainerGrant, ModeSetup, SharingMode};
+use super::SharingMode;
 
 pub(super) static ANY: Exclusive = Exclusive { rename: None };
 
@@ -26,8 +26,4 @@ impl SharingMode for Exclusive {
     fn setup(&self) -> Mode {
         Mode::Exclusive(Self::default())
     }
-}
-
-pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-    setup.show(share.grant.gpu.as_str(), share.grant.clone());
 }
