@@ -212,7 +212,6 @@ impl SharingModes {
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
         match share.mode {
-            inventory::Mode::Timeslice => timeslice::prepare(share, setup),
             inventory::Mode::Mps => self.mps.prepare(share, setup)?,
             inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
             mode => return of_device(mode).prepare(self, share, setup),

@@ -6,7 +6,8 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Timeslice;
 
-use super::{ContainerGrant, ModeSetup, SharingMode};
+use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use crate::host_device::InstanceIds;
 
 pub(super) static ANY: Timeslice = Timeslice::new(1);
 
@@ -28,11 +29,17 @@ impl SharingMode for Timeslice {
     fn setup(&self) -> Mode {
         Mode::Timeslice(Self::new(2))
     }
-}
 
-pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-    let grant = share.grant.clone();
-    // Nothing is allocated of it: the whole device is the limit.
-    let memory = share.device.map_or(grant.memory, |device| device.memory);
-    setup.show(share.grant.gpu.as_str(), Grant { memory, ..grant });
+    fn prepare(
+        &self,
+        _: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        let grant = share.grant.clone();
+        // Nothing is allocated of it: the whole device is the limit.
+        let memory = share.device.map_or(grant.memory, |device| device.memory);
+        setup.show(share.grant.gpu.as_str(), Grant { memory, ..grant });
+        Ok(None)
+    }
 }
