@@ -211,11 +211,9 @@ impl SharingModes {
         share: &ContainerGrant<'_>,
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
-        match share.mode {
-            inventory::Mode::Mps => self.mps.prepare(share, setup)?,
-            inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
-            mode => return of_device(mode).prepare(self, share, setup),
+        if share.mode == inventory::Mode::Mig {
+            return self.mig.prepare(share, setup).map(Some);
         }
-        Ok(None)
+        of_device(share.mode).prepare(self, share, setup)
     }
 }

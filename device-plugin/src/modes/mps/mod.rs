@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use crate::host_device::InstanceIds;
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
 /// Where a container finds its daemon's sockets.
@@ -285,6 +286,16 @@ impl SharingMode for Mps {
 
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
         modes.mps.stop(&gpu.uuid)
+    }
+
+    fn prepare(
+        &self,
+        modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        modes.mps.prepare(share, setup)?;
+        Ok(None)
     }
 }
 
