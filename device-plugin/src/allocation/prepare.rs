@@ -30,7 +30,7 @@ use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::inventory::PublishedNode;
 use crate::host_device::HostDevice;
-use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
+use crate::modes::{self, ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
@@ -290,11 +290,11 @@ impl Preparer {
             let share = ContainerGrant {
                 grant,
                 index,
-                mode: accepted.mode(&grant.gpu),
                 device: node.inventory.gpu(&grant.gpu),
                 other_instances: &other_instances,
             };
-            let created = self.allocations.modes.prepare(&share, &mut setup)?;
+            let mode = modes::of_device(accepted.mode(&grant.gpu));
+            let created = mode.prepare(&self.allocations.modes, &share, &mut setup)?;
             if created.is_some() {
                 device.instance = created;
             }

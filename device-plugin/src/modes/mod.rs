@@ -1,6 +1,5 @@
-//! The sharing modes, one file each: what a mode makes of a GPU ([`SharingMode`], which its settings
-//! implement), and what a container on such a GPU needs. [`of`] and [`SharingModes::prepare`] name
-//! every mode once.
+//! The sharing modes, one file each: what a mode makes of a GPU, and what a container on such a GPU
+//! may have and needs. The settings of each mode implement [`SharingMode`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -140,8 +139,6 @@ pub struct ContainerGrant<'a> {
     pub grant: &'a Grant,
     /// Its index among the container's grants, which is the number of the device in CUDA.
     pub index: usize,
-    /// The mode that the device had when the pod was accepted.
-    pub mode: inventory::Mode,
     /// The device as it is published now.
     pub device: Option<&'a Gpu>,
     /// The instances of the GPU that others use, under dynamic MIG.
@@ -202,18 +199,5 @@ impl SharingModes {
     /// share; none is added until this returns. Blocks.
     pub fn lower_mps_limits<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
         self.mps.lower(&mps::largest_shares(accepted));
-    }
-
-    /// Adds what one grant needs; returns the instance that was created for it. Called at every
-    /// start of the container; for the same grant it adds the same. Blocks.
-    pub fn prepare(
-        &self,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<Option<InstanceIds>, ModeError> {
-        if share.mode == inventory::Mode::Mig {
-            return self.mig.prepare(share, setup).map(Some);
-        }
-        of_device(share.mode).prepare(self, share, setup)
     }
 }

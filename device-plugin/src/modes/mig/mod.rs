@@ -14,7 +14,8 @@ use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice};
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Strategy};
 
-use super::{ModeError, SharingMode, SharingModes, exclusive};
+use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes, exclusive};
+use crate::host_device::InstanceIds;
 
 pub(super) use partitioner::MigPartitioner;
 
@@ -66,6 +67,15 @@ impl SharingMode for Mig {
 
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, to: &Mode) -> Result<(), ModeError> {
         modes.mig.leave(gpu, to)
+    }
+
+    fn prepare(
+        &self,
+        modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        modes.mig.prepare(share, setup).map(Some)
     }
 }
 

@@ -56,7 +56,6 @@ impl Fixture {
         let share = ContainerGrant {
             grant: &grant,
             index: 0,
-            mode: Shared::Mps,
             device: None,
             other_instances: &[],
         };

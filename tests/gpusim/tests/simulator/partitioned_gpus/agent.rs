@@ -87,12 +87,11 @@ impl Agent {
             let share = ContainerGrant {
                 grant,
                 index: place,
-                mode,
                 device: None,
                 other_instances: beside,
             };
-            self.modes
-                .prepare(&share, &mut setup)
+            modes::of_device(mode)
+                .prepare(&self.modes, &share, &mut setup)
                 .map_err(|error| error.to_string())?;
         }
         Ok(setup.visible)
