@@ -30,7 +30,7 @@ use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::inventory::PublishedNode;
 use crate::host_device::HostDevice;
-use crate::modes::{self, ContainerGrant, ModeError, ModeSetup, mps};
+use crate::modes::{self, ContainerGrant, ModeError, ModeSetup};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
@@ -218,7 +218,7 @@ impl Preparer {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PrepareError::Refused(refusal));
         };
-        let (devices, mut setup) = self.set_up_devices(accepted, container, grants, node)?;
+        let (devices, mut setup) = self.set_up_devices(accepted, grants, node)?;
         let page =
             self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
         let directory = self
@@ -265,15 +265,9 @@ impl Preparer {
     fn set_up_devices(
         &self,
         accepted: &AcceptedAllocation,
-        container: &str,
         grants: &[Grant],
         node: &PublishedNode,
     ) -> Result<(Vec<HostDevice>, ModeSetup), PrepareError> {
-        let mode_of = |device: &GpuUuid| Some(accepted.mode(device));
-        if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
-            let refusal = Refusal::MpsBesideOther(container.to_owned(), device.clone());
-            return Err(PrepareError::Refused(refusal));
-        }
         let others = if has_instances(accepted) {
             let store = self.allocations.store.lock();
             self.allocations.others(&accepted.pod, &store)

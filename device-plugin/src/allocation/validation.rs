@@ -19,7 +19,7 @@ use aliquot_node_state::checkpoint::CheckpointEntry;
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::allocatable::{self, NodeLayout};
-use crate::modes::mps;
+use crate::modes::{self, RequestedGrant};
 use crate::pods::pod::Pod;
 
 /// The priority of pods that ask for none.
@@ -107,36 +107,29 @@ fn accepted_allocation(
     allocation: Allocation,
     rules: NodeRules,
 ) -> Result<AcceptedAllocation, Refusal> {
-    let mode_of = |device: &GpuUuid| input.inventory.gpu(device).map(|device| device.mode);
-    for container in &pod.containers {
-        let grants = allocation.grants(&container.name).unwrap_or_default();
-        if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
-            return Err(Refusal::MpsBesideOther(
-                container.name.clone(),
-                device.clone(),
-            ));
-        }
-        let by_mps = |grant: &Grant| mode_of(&grant.gpu) == Some(Mode::Mps);
-        if container.mounts_shm && grants.iter().any(by_mps) {
-            return Err(Refusal::MpsSharedMemory(container.name.clone()));
-        }
-    }
-    let devices = |name: &str| {
-        let grants = allocation.grants(name).unwrap_or_default();
-        let grants = grants.iter();
-        grants.filter_map(|grant| input.inventory.gpu(&grant.gpu))
-    };
-    let promises_more = |device: &Gpu| device.scaled > device.memory;
-    let (mut modes, mut promised) = (BTreeMap::new(), BTreeMap::new());
+    let (mut accepted_modes, mut promised) = (BTreeMap::new(), BTreeMap::new());
     let mut containers = Vec::new();
     for container in &pod.containers {
-        for device in devices(&container.name) {
-            modes.insert(device.uuid.clone(), device.mode);
-            if promises_more(device) {
+        let grants = allocation.grants(&container.name).unwrap_or_default();
+        let mut is_scaled = false;
+        for grant in grants {
+            let Some(device) = input.inventory.gpu(&grant.gpu) else {
+                continue;
+            };
+            let asked = RequestedGrant {
+                container,
+                grant,
+                alone: grants.len() == 1,
+                device,
+            };
+            let allowed = modes::of_device(device.mode).validate(&asked);
+            allowed.map_err(Refusal::Mode)?;
+            accepted_modes.insert(device.uuid.clone(), device.mode);
+            if device.scaled > device.memory {
+                is_scaled = true;
                 promised.insert(device.uuid.clone(), device.scaled);
             }
         }
-        let is_scaled = devices(&container.name).any(promises_more);
         containers.push(AcceptedContainer {
             name: container.name.clone(),
             stage: container.stage,
@@ -150,7 +143,7 @@ fn accepted_allocation(
         allocation,
         containers,
     );
-    accepted.modes = modes;
+    accepted.modes = accepted_modes;
     accepted.promised = promised;
     Ok(accepted)
 }
@@ -304,10 +297,8 @@ pub enum Refusal {
         allocated: usize,
     },
     DeviceGone(GpuUuid),
-    /// An MPS client sees one device, and the allocation has more.
-    MpsBesideOther(String, GpuUuid),
-    /// An MPS client has its daemon's memory where the container mounts a volume.
-    MpsSharedMemory(String),
+    /// The sharing mode of a device cannot give a container what the allocation has of it.
+    Mode(String),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
     /// The device's sharing mode changed since the pod was bound.
@@ -375,14 +366,7 @@ impl fmt::Display for Refusal {
                 f,
                 "{gpu} of the pod's allocation is no longer on this node: delete the pod and create it again"
             ),
-            Self::MpsBesideOther(container, device) => write!(
-                f,
-                "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
-            ),
-            Self::MpsSharedMemory(container) => write!(
-                f,
-                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
-            ),
+            Self::Mode(text) => f.write_str(text),
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"

@@ -231,6 +231,25 @@ fn counts_pods_with_damaged_share() {
 }
 
 #[test]
+fn finds_mps_device_beside_others_in_any_order() {
+    let words = ["container main", "GPU-a, which is shared by MPS"];
+    for (gpus, expected) in [
+        (&["GPU-a", "GPU-b"][..], &words[..]),
+        (&["GPU-b", "GPU-a"], &words),
+        (&["GPU-a", "GPU-a"], &words),
+        (&["GPU-a"], &[]),
+    ] {
+        let with = |case: &mut Case| {
+            let grants = gpus.iter().map(|gpu| grant(gpu, 1000, 10));
+            case.inventory.gpus[0].mode = Mode::Mps;
+            case.pod = Some(given(&grants.collect::<Vec<_>>()));
+            case.holders = vec![entry("main", gpus.len())];
+        };
+        check(with, expected);
+    }
+}
+
+#[test]
 fn rejects_volume_in_the_place_of_the_mps_daemons_memory() {
     let words = ["container main", "/dev/shm", "remove the mount"];
     for (mode, expected) in [(Mode::Mps, &words[..]), (Mode::Exclusive, &[])] {

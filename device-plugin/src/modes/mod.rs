@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::files::FileError;
 use crate::host_device::InstanceIds;
+use crate::pods::pod::Container;
 
 mod exclusive;
 pub mod mig;
@@ -48,6 +49,11 @@ pub trait SharingMode {
     /// Undoes what [`Self::enter`] did, as far as it conflicts with the mode that comes next.
     /// Nobody uses the GPU.
     fn leave(&self, _modes: &SharingModes, _gpu: &GpuFacts, _to: &Mode) -> Result<(), ModeError> {
+        Ok(())
+    }
+
+    /// Why a container may not have a grant; the text is for the pod's user.
+    fn validate(&self, _asked: &RequestedGrant<'_>) -> Result<(), String> {
         Ok(())
     }
 
@@ -131,6 +137,16 @@ pub enum ModeError {
     /// Another reason; the text is for the administrator or the pod's user.
     #[error("{0}")]
     Refused(String),
+}
+
+/// One grant of a container whose pod is to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestedGrant<'a> {
+    pub container: &'a Container,
+    pub grant: &'a Grant,
+    /// The container has no other one.
+    pub alone: bool,
+    pub device: &'a Gpu,
 }
 
 /// One grant of a container that is about to start.

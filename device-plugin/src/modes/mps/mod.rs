@@ -28,7 +28,7 @@ use aliquot_profiles::mode::Mps;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use super::{ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes};
 use crate::host_device::InstanceIds;
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
@@ -42,16 +42,6 @@ const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
 pub(super) static ANY: Mps = Mps::new(1);
-
-/// The MPS device of a container that also has another device, in whichever order.
-pub fn mps_device_beside_others(
-    grants: &[Grant],
-    mode: impl Fn(&GpuUuid) -> Option<Shared>,
-) -> Option<&GpuUuid> {
-    let devices = grants.iter().map(|grant| &grant.gpu);
-    let mut by_mps = devices.filter(|device| mode(device) == Some(Shared::Mps));
-    by_mps.next().filter(|_| grants.len() > 1)
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonTarget<'a> {
@@ -286,6 +276,22 @@ impl SharingMode for Mps {
 
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
         modes.mps.stop(&gpu.uuid)
+    }
+
+    fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
+        let container = &asked.container.name;
+        if !asked.alone {
+            return Err(format!(
+                "container {container} has {}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own",
+                asked.grant.gpu
+            ));
+        }
+        if asked.container.mounts_shm {
+            return Err(format!(
+                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
+            ));
+        }
+        Ok(())
     }
 
     fn prepare(

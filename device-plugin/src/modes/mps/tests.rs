@@ -151,29 +151,6 @@ fn refuses_container_while_daemon_is_down() {
 }
 
 #[test]
-fn finds_mps_device_beside_others_in_any_order() {
-    let grants = |devices: &[&str]| -> Vec<Grant> {
-        let grant = |device: &&str| testing::grant(device, 1000, 10);
-        devices.iter().map(grant).collect()
-    };
-    let mode = |device: &GpuUuid| match device.as_str() {
-        GPU => Some(Shared::Mps),
-        "GPU-b" => Some(Shared::Exclusive),
-        _ => None,
-    };
-    let check = |devices: &[&str], expected: Option<&str>| {
-        let grants = grants(devices);
-        let found = mps_device_beside_others(&grants, mode);
-        assert_eq!(found.map(GpuUuid::as_str), expected, "{devices:?}");
-    };
-    check(&[GPU], None);
-    check(&["GPU-b", "GPU-c"], None);
-    check(&[GPU, "GPU-b"], Some(GPU));
-    check(&["GPU-b", GPU], Some(GPU));
-    check(&[GPU, GPU], Some(GPU));
-}
-
-#[test]
 fn waits_until_daemon_allows_larger_share() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
