@@ -6,13 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use aliquot_core::inventory::{Health, Mode};
+use aliquot_core::inventory::Health;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::node::LedgerDevices;
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
-use aliquot_core::{
-    Allocation, Gpu, GpuUuid, Grant, Inventory, Mib, NodeName, Percent, PodUid, Reason,
-};
+use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason};
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::checkpoint::CheckpointEntry;
 
@@ -212,20 +210,10 @@ fn check_capacity(
                 gpu_layout.cordon.clone().unwrap_or_default(),
             ));
         }
-        let grants = || {
-            let all = accepted.allocation.all().flat_map(|(_, grants)| grants);
-            all.filter(|grant| grant.device_key() == gpu)
-        };
-        if let Some(grant) = grants().find(|grant| !allows(device, grant)) {
-            return Err(Refusal::Shared {
-                gpu,
-                mode: device.mode,
-                given: (grant.memory, grant.cores),
-            });
-        }
         let offers = allocatable::replicas_by_resource(device);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
-        let all_offered = grants().all(offered);
+        let all = accepted.allocation.all().flat_map(|(_, grants)| grants);
+        let all_offered = all.filter(|grant| grant.device_key() == gpu).all(offered);
         let reason = if all_offered {
             full
         } else {
@@ -266,19 +254,6 @@ fn gpu_of(device: &GpuUuid) -> &str {
     MigPlacement::parse_device_key(device).map_or(device.as_str(), |(gpu, _)| gpu)
 }
 
-/// Whether the device, as it is shared now, can enforce the grant: timeslice enforces no amounts,
-/// and a grant without amounts would be unlimited in the other modes.
-fn allows(device: &Gpu, grant: &Grant) -> bool {
-    let without_amounts = (grant.memory, grant.cores) == (Mib(0), Percent(0));
-    match device.mode {
-        Mode::Timeslice => without_amounts,
-        Mode::Vgpu | Mode::Mps => {
-            !without_amounts || device.even_share.is_some_and(|even| even.memory == Mib(0))
-        }
-        Mode::Exclusive | Mode::Mig | Mode::Unknown => true,
-    }
-}
-
 /// Why a pod may not start, with what its user should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -301,14 +276,6 @@ pub enum Refusal {
     Mode(String),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
-    /// The device's sharing mode changed since the pod was bound.
-    Shared {
-        gpu: GpuUuid,
-        /// Its sharing mode now.
-        mode: Mode,
-        /// What the pod's allocation has of it.
-        given: (Mib, Percent),
-    },
     Unhealthy(GpuUuid, String),
     Changing(GpuUuid, String),
     /// Processes of deleted pods still use what the device has left for the pod.
@@ -370,18 +337,6 @@ impl fmt::Display for Refusal {
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
-            ),
-            Self::Shared {
-                gpu,
-                mode: Mode::Timeslice,
-                given: (memory, cores),
-            } => write!(
-                f,
-                "the pod's allocation has {memory} and {cores} compute of {gpu}, whose sharing mode is now timeslice, which enforces no amounts: delete the pod and create it again"
-            ),
-            Self::Shared { gpu, .. } => write!(
-                f,
-                "the pod's allocation of {gpu} has no amounts (timeslice), but the GPU's sharing mode now requires amounts: delete the pod and create it again"
             ),
             Self::Unhealthy(gpu, why) => write!(
                 f,

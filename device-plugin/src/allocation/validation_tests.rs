@@ -1,8 +1,7 @@
 //! A table of first starts: accepted, refused, and what the user reads.
 
-use aliquot_core::Grant;
-use aliquot_core::inventory::OrphanedShare;
-use aliquot_core::usage::DeviceUse;
+use aliquot_core::inventory::{Mode, OrphanedShare};
+use aliquot_core::{Mib, Percent};
 
 use super::*;
 use crate::testing::{RESOURCE, accepted, allocation, grant, inventory, layout_of, pod};

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_core::Grant;
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::{Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
@@ -147,6 +147,24 @@ pub struct RequestedGrant<'a> {
     /// The container has no other one.
     pub alone: bool,
     pub device: &'a Gpu,
+}
+
+impl RequestedGrant<'_> {
+    /// The error of a mode in which a grant without amounts would be unlimited.
+    fn require_amounts(&self) -> Result<(), String> {
+        let even = self.device.even_share;
+        if has_amounts(self.grant) || even.is_some_and(|even| even.memory == Mib(0)) {
+            return Ok(());
+        }
+        Err(format!(
+            "the pod's allocation of {} has no amounts (timeslice), but the GPU's sharing mode now requires amounts: delete the pod and create it again",
+            self.grant.gpu
+        ))
+    }
+}
+
+fn has_amounts(grant: &Grant) -> bool {
+    (grant.memory, grant.cores) != (Mib(0), Percent(0))
 }
 
 /// One grant of a container that is about to start.

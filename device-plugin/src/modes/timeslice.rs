@@ -6,7 +6,9 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Timeslice;
 
-use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use super::{
+    ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes, has_amounts,
+};
 use crate::host_device::InstanceIds;
 
 pub(super) static ANY: Timeslice = Timeslice::new(1);
@@ -28,6 +30,17 @@ impl SharingMode for Timeslice {
 
     fn setup(&self) -> Mode {
         Mode::Timeslice(Self::new(2))
+    }
+
+    fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
+        let grant = asked.grant;
+        if !has_amounts(grant) {
+            return Ok(());
+        }
+        Err(format!(
+            "the pod's allocation has {} and {} compute of {}, whose sharing mode is now timeslice, which enforces no amounts: delete the pod and create it again",
+            grant.memory, grant.cores, grant.gpu
+        ))
     }
 
     fn prepare(

@@ -5,7 +5,7 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
-use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use super::{ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes};
 use crate::host_device::InstanceIds;
 
 pub(super) static ANY: Vgpu = Vgpu {
@@ -39,6 +39,10 @@ impl SharingMode for Vgpu {
 
     fn setup(&self) -> Mode {
         Mode::Vgpu(Self::default())
+    }
+
+    fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
+        asked.require_amounts()
     }
 
     fn prepare(

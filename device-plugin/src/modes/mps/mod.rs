@@ -291,7 +291,7 @@ impl SharingMode for Mps {
                 "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
             ));
         }
-        Ok(())
+        asked.require_amounts()
     }
 
     fn prepare(
