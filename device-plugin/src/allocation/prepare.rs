@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::{Gpu, Mode};
+use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, PodUid};
 use aliquot_nvml::may_limit_memory;
@@ -244,7 +244,8 @@ impl Preparer {
         if let Some(installed) = self.limiter().filter(|_| !effective.uncontrolled)
             && may_limit_memory(&node.readings.facts.driver_version)
         {
-            let gpus = limited_by_driver(accepted, grants);
+            let gpus = setup.limited_by_driver.iter().map(String::as_str);
+            let gpus: Vec<&str> = gpus.collect();
             let directory = directory.display().to_string();
             injection::limit_by_driver(&mut driver.edits, &directory, installed, &gpus);
         }
@@ -333,15 +334,6 @@ fn prepare_directory(
     }
     fail_point::at("DirectoryWritten");
     Ok(changed)
-}
-
-/// The GPUs whose memory the driver is to limit; a MIG instance limits it itself.
-fn limited_by_driver<'a>(accepted: &AcceptedAllocation, grants: &'a [Grant]) -> Vec<&'a str> {
-    let limited = grants.iter().filter(|grant| {
-        let is_shared = matches!(accepted.mode(&grant.gpu), Mode::Vgpu | Mode::Mps);
-        is_shared && grant.mig.is_none() && !grant.gpu.as_str().starts_with("MIG-")
-    });
-    limited.map(|grant| grant.gpu.as_str()).collect()
 }
 
 /// Whether instances of dynamic MIG are created for it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{Grant, Mib, Percent};
+use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
@@ -192,6 +192,8 @@ pub struct ModeSetup {
     pub mounts: Vec<Value>,
     /// The limiter enforces a limit; without one it is left out.
     pub limited: bool,
+    /// The GPUs whose memory the driver is to limit.
+    pub limited_by_driver: Vec<String>,
 }
 
 impl ModeSetup {
@@ -199,6 +201,13 @@ impl ModeSetup {
     fn show(&mut self, uuid: &str, grant: Grant) {
         self.visible.push(uuid.to_owned());
         self.shown.push(grant);
+    }
+
+    /// Has the driver limit the memory of this device, too; a MIG instance limits it itself.
+    fn limit_by_driver(&mut self, device: &GpuUuid) {
+        if !device.as_str().starts_with("MIG-") {
+            self.limited_by_driver.push(device.to_string());
+        }
     }
 }
 

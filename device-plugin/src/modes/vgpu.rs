@@ -52,6 +52,7 @@ impl SharingMode for Vgpu {
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
         setup.limited = true;
+        setup.limit_by_driver(&share.grant.gpu);
         // The limits are in the limits page; the variable only informs the user.
         let (place, memory) = (share.index, share.grant.memory_limit().0);
         let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");

@@ -197,6 +197,7 @@ impl MpsDaemons {
         }
         // MPS limits each client; libvgpu.so limits all clients of a container together.
         setup.limited = memory > Mib(0);
+        setup.limit_by_driver(&share.grant.gpu);
         Ok(())
     }
 
