@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use crate::allocation::validation::Refusal;
 use crate::container_edits::capabilities::AllowedCapabilities;
 use crate::container_edits::cdi::Spec;
 use crate::container_edits::device_nodes::Majors;
-use crate::container_edits::injection::{self, InstalledLimiter};
+use crate::container_edits::injection::InstalledLimiter;
 use crate::container_edits::{ContainerEdits, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
@@ -226,8 +225,6 @@ impl Preparer {
             .paths
             .container_directories
             .join(named.first.as_str());
-        let enforced = setup.limited && !effective.uncontrolled;
-        let limiter = self.limiter().filter(|_| enforced);
         let gpus = grants
             .iter()
             .filter_map(|grant| node.inventory.gpu(&grant.gpu));
@@ -235,29 +232,23 @@ impl Preparer {
         setup
             .variables
             .extend(allowed.map(AllowedCapabilities::variable));
+        let edits = &self.edits;
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.edits.driver(container, &devices, allowed)?;
-        if prepare_directory(&directory, &page, limiter)? {
+        let mut driver = edits.driver(container, &devices, allowed)?;
+        if container_directory::create(&directory, &page)? {
             log_instances(accepted, container, &devices);
         }
         let mut problems = Vec::new();
-        if let Some(installed) = self.limiter().filter(|_| !effective.uncontrolled)
-            && may_limit_memory(&node.readings.facts.driver_version)
-        {
-            let gpus = setup.limited_by_driver.iter().map(String::as_str);
-            let gpus: Vec<&str> = gpus.collect();
-            let directory = directory.display().to_string();
-            injection::limit_by_driver(&mut driver.edits, &directory, installed, &gpus);
+        if !effective.uncontrolled {
+            let by_driver = may_limit_memory(&node.readings.facts.driver_version);
+            problems = edits.limit(&mut driver, &directory, &setup, by_driver)?;
         }
-        if let Some(limiter) = limiter {
-            problems = self.edits.inject(limiter, &directory, &mut driver)?;
-        }
+        fail_point::at("DirectoryWritten");
         let priority = accepted.allocation.priority;
         let variables = environment::variables(&setup, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
         let further = named.further.iter().copied();
-        self.edits
-            .write(named.first, further, &variables, &directory, &driver)?;
+        edits.write(named.first, further, &variables, &directory, &driver)?;
         Ok(problems)
     }
 
@@ -320,20 +311,6 @@ impl Preparer {
             source,
         })
     }
-}
-
-/// Returns whether the limits page is new or has changed.
-fn prepare_directory(
-    directory: &Path,
-    page: &[u8; SIZE],
-    limiter: Option<&InstalledLimiter>,
-) -> Result<bool, FileError> {
-    let changed = container_directory::create(directory, page)?;
-    if let Some(limiter) = limiter {
-        injection::add_to_directory(directory, limiter)?;
-    }
-    fail_point::at("DirectoryWritten");
-    Ok(changed)
 }
 
 /// Whether instances of dynamic MIG are created for it.

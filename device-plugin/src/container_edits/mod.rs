@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::files::{self, FileError};
 use crate::host_device::HostDevice;
+use crate::modes::ModeSetup;
 use crate::paths::Paths;
 use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};
@@ -107,18 +108,32 @@ impl ContainerEdits {
         Ok(driver)
     }
 
-    /// Puts the limiter, with its files in the container's `directory`, before the driver. Returns
-    /// what is wrong although the container can start.
-    pub fn inject(
+    /// Puts the limiter, with its files in the container's `directory`, before the driver, and with
+    /// a driver that can, has it limit memory, too; each where the modes of the devices ask for it,
+    /// and if there is an installed limiter. Returns what is wrong although the container can start.
+    pub fn limit(
         &self,
-        limiter: &InstalledLimiter,
-        directory: &Path,
         driver: &mut DriverEdits,
+        directory: &Path,
+        setup: &ModeSetup,
+        by_driver: bool,
     ) -> Result<Vec<String>, EditsError> {
-        let edits = &mut driver.edits;
+        let Some(limiter) = &self.limiter else {
+            return Ok(Vec::new());
+        };
+        let (edits, path) = (&mut driver.edits, directory.display().to_string());
+        if by_driver {
+            let gpus = setup.limited_by_driver.iter().map(String::as_str);
+            let gpus: Vec<&str> = gpus.collect();
+            injection::limit_by_driver(edits, &path, limiter, &gpus);
+        }
+        if !setup.limited {
+            return Ok(Vec::new());
+        }
+        injection::add_to_directory(directory, limiter)?;
         let (shims, problems) =
             limiter.install_driver_shims(edits, &self.paths.host_root, &self.shims)?;
-        injection::inject(edits, &directory.display().to_string(), limiter, &shims);
+        injection::inject(edits, &path, limiter, &shims);
         Ok(problems)
     }
 
