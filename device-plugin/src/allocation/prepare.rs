@@ -21,10 +21,8 @@ use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
 use crate::container_edits::capabilities::AllowedCapabilities;
-use crate::container_edits::cdi::Spec;
-use crate::container_edits::device_nodes::Majors;
 use crate::container_edits::injection::InstalledLimiter;
-use crate::container_edits::{ContainerEdits, EditsError};
+use crate::container_edits::{ContainerEdits, EditInputs, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::inventory::PublishedNode;
@@ -84,8 +82,7 @@ struct NodeInputs {
     gpus: Vec<Gpu>,
     layout: NodeLayout,
     driver_version: String,
-    spec: Option<Arc<Spec>>,
-    majors: Majors,
+    edits: EditInputs,
 }
 
 /// Which containers have the files that follow from these inputs.
@@ -117,8 +114,8 @@ impl Preparer {
         &self.allocations
     }
 
-    pub fn limiter(&self) -> Option<&InstalledLimiter> {
-        self.edits.limiter()
+    pub fn edits(&self) -> &ContainerEdits {
+        &self.edits
     }
 
     /// Locks the files of this pod. Must be locked before the store.
@@ -190,8 +187,7 @@ impl Preparer {
             gpus: node.inventory.gpus.clone(),
             layout: node.layout.clone(),
             driver_version: node.readings.facts.driver_version.clone(),
-            spec: self.edits.driver_spec().ok(),
-            majors: Majors::read(&self.allocations.paths.proc_devices),
+            edits: self.edits.inputs(),
         };
         let last = last.filter(|last| last.inputs == inputs && last.since.elapsed() < ALL_AFTER);
         last.unwrap_or_else(|| WrittenFiles {

@@ -22,7 +22,7 @@ use crate::modes::ModeSetup;
 use crate::paths::Paths;
 use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};
-use device_nodes::{DeviceNodes, MissingNode};
+use device_nodes::{DeviceNodes, Majors, MissingNode};
 use driver_spec::SpecError;
 use injection::{InstalledLimiter, KnownShims};
 
@@ -55,6 +55,12 @@ pub enum EditsError {
 }
 
 type StoredSpec = Result<Arc<Spec>, Arc<SpecError>>;
+
+#[derive(PartialEq)]
+pub(crate) struct EditInputs {
+    spec: Option<Arc<Spec>>,
+    majors: Majors,
+}
 
 pub struct ContainerEdits {
     paths: Paths,
@@ -167,8 +173,52 @@ impl ContainerEdits {
         Ok(())
     }
 
+    /// What the edits of every container follow from, beside its devices.
+    pub(crate) fn inputs(&self) -> EditInputs {
+        EditInputs {
+            spec: self.driver_spec().ok(),
+            majors: Majors::read(&self.paths.proc_devices),
+        }
+    }
+
+    /// The names that have a spec.
+    pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, FileError> {
+        let files = files::names(&paths.cdi)?;
+        let names = files.iter().filter_map(|file| cdi::name_of(file));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
+        files::remove(&paths.cdi.join(cdi::file_name(name)))
+    }
+
+    /// Removes the libraries and the programs of versions of the limiter that are neither installed
+    /// nor used by a container. Returns what could not be removed.
+    pub(crate) fn remove_old_limiters(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Some(limiter) = &self.limiter else {
+            return problems;
+        };
+        let programs = limiter.hook.parent();
+        let programs = programs.map(|folder| (&self.paths.programs, folder));
+        let libraries = (&self.paths.limiter, &*limiter.folder);
+        for (root, installed) in programs.into_iter().chain([libraries]) {
+            match injection::collect(root, installed, &self.paths.cdi) {
+                Ok(0) => {}
+                Ok(removed) => tracing::info!(
+                    removed,
+                    "removed versions of the limiter that no container uses"
+                ),
+                Err(error) => {
+                    problems.push(format!("cannot remove old versions of the limiter: {error}"));
+                }
+            }
+        }
+        problems
+    }
+
     /// [`driver_spec::stored`], read again after [`SPEC_MAX_AGE`].
-    pub(crate) fn driver_spec(&self) -> StoredSpec {
+    fn driver_spec(&self) -> StoredSpec {
         let mut cached = self.spec.lock();
         if let Some((read, spec)) = &*cached
             && read.elapsed() < SPEC_MAX_AGE
