@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::inventory::{Mode, ResizeReport};
+use aliquot_core::inventory::ResizeReport;
 use aliquot_core::resize::{self, PendingResize, ResizeStatus};
-use aliquot_core::{Allocation, Mib, PodUid};
+use aliquot_core::{Allocation, Grant, Mib, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry};
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocation::start::ContainerStarter;
 use crate::allocation::validation::{Decision, ValidationInput};
+use crate::modes;
 use crate::pods::pod::{Phase, Pod};
 
 /// Interval of trying again what waits.
@@ -182,9 +183,10 @@ fn validated(
             .iter()
             .zip(before)
             .filter(|(to, before)| to != before);
-        let fixed = changed.find(|(grant, _)| stored.mode(&grant.gpu) != Mode::Vgpu);
+        let mode = |grant: &Grant| modes::of_device(stored.mode(&grant.gpu));
+        let fixed = changed.find(|(grant, _)| !mode(grant).is_resizable());
         if let Some((grant, _)) = fixed {
-            let (gpu, mode) = (&grant.gpu, stored.mode(&grant.gpu).name());
+            let (gpu, mode) = (&grant.gpu, mode(grant).name());
             let why = format!("{gpu} is shared in mode {mode}, whose shares cannot be resized");
             return Err(refused(why));
         }

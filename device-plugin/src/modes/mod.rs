@@ -52,6 +52,16 @@ pub trait SharingMode {
         Ok(())
     }
 
+    /// Whether it enforces amounts of memory and compute, of which a node has a capacity.
+    fn enforces_amounts(&self) -> bool {
+        true
+    }
+
+    /// Whether the share of a running container can be resized.
+    fn is_resizable(&self) -> bool {
+        false
+    }
+
     /// Why a container may not have a grant; the text is for the pod's user.
     fn validate(&self, _asked: &RequestedGrant<'_>) -> Result<(), String> {
         Ok(())
@@ -108,6 +118,10 @@ impl SharingMode for Unmanaged {
 
     fn setup(&self) -> Mode {
         Mode::Unmanaged
+    }
+
+    fn enforces_amounts(&self) -> bool {
+        false
     }
 
     /// A later release accepted the pod. What it was allocated is enforced.

@@ -32,6 +32,10 @@ impl SharingMode for Timeslice {
         Mode::Timeslice(Self::new(2))
     }
 
+    fn enforces_amounts(&self) -> bool {
+        false
+    }
+
     fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
         let grant = asked.grant;
         if !has_amounts(grant) {

@@ -41,6 +41,10 @@ impl SharingMode for Vgpu {
         Mode::Vgpu(Self::default())
     }
 
+    fn is_resizable(&self) -> bool {
+        true
+    }
+
     fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
         asked.require_amounts()
     }

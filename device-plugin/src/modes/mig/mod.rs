@@ -69,6 +69,10 @@ impl SharingMode for Mig {
         modes.mig.leave(gpu, to)
     }
 
+    fn enforces_amounts(&self) -> bool {
+        false
+    }
+
     fn prepare(
         &self,
         modes: &SharingModes,
