@@ -135,7 +135,7 @@ impl SharingMode for Unmanaged {
     }
 }
 
-/// Why a GPU cannot change its mode now, or a container cannot be set up now. Both are retried.
+/// Why a GPU cannot change its mode now, or a container cannot be set up now.
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
@@ -148,7 +148,11 @@ pub enum ModeError {
     /// without a limit.
     #[error("{0}")]
     NeedsAction(String),
-    /// Another reason; the text is for the administrator or the pod's user.
+    /// Another reason, which may be over at the next attempt; the text is for the administrator or
+    /// the pod's user.
+    #[error("{0}")]
+    Failed(String),
+    /// The device cannot give a container what it was allocated; the text is for the pod's user.
     #[error("{0}")]
     Refused(String),
 }

@@ -89,21 +89,21 @@ impl MpsDaemons {
     pub fn start(&self, target: DaemonTarget<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
         if let Some(text) = plan::refusal(replicas, target.capability, target.slices) {
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Failed(text));
         }
         let gpu = target.slices.is_none().then_some(target.device);
         let mut spec = plan::daemon_spec(target.device, target.memory, settings, gpu);
         let directory = self.directory(target.device);
         let mut base_specs = self.base_specs.lock();
         base_specs.insert(target.device.to_owned(), spec.clone());
-        if let Some(old) = directory.spec().map_err(refused)? {
+        if let Some(old) = directory.spec().map_err(failed)? {
             spec = spec.with_at_least(old.memory, old.threads);
         }
-        directory.put_spec(&spec).map_err(refused)?;
+        directory.put_spec(&spec).map_err(failed)?;
         drop(base_specs);
         let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
         served.map_err(|why| {
-            ModeError::Refused(format!(
+            ModeError::Failed(format!(
                 "the MPS daemon of {} is not running after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
                 target.device
             ))
@@ -115,7 +115,7 @@ impl MpsDaemons {
         let directory = self.directory(device);
         let mut base_specs = self.base_specs.lock();
         base_specs.remove(device);
-        directory.remove_spec().map_err(refused)?;
+        directory.remove_spec().map_err(failed)?;
         drop(base_specs);
         let gone = || {
             if directory.is_gone() {
@@ -124,7 +124,7 @@ impl MpsDaemons {
             Err(why_not(&directory))
         };
         wait(CHANGE_TIMEOUT, gone).map_err(|why| {
-            ModeError::Refused(format!(
+            ModeError::Failed(format!(
                 "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node"
             ))
         })
@@ -165,7 +165,7 @@ impl MpsDaemons {
         let directory = self.directory(device);
         let ready = self.ready(&directory, memory, threads);
         ready.map_err(|why| {
-            ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
+            ModeError::Failed(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
         // The daemon limits the compute, by share of the SMs and not of time.
         let shown = Grant {
@@ -321,13 +321,13 @@ fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> 
 /// The memory of the device's daemon. A restart of the node ends the mount and leaves status and
 /// directory, through which clients would write to the host's disk.
 fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeError> {
-    let status = directory.status().map_err(refused)?;
+    let status = directory.status().map_err(failed)?;
     let Some(shm) = status.and_then(|status| status.shm) else {
         return Ok(None);
     };
     // A supervisor of an earlier release mounts its memory where the agent does not see it.
     if shm == directory.shm() && !crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
-        return Err(ModeError::Refused(format!(
+        return Err(ModeError::Failed(format!(
             "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
             shm.display()
         )));
@@ -357,10 +357,10 @@ fn wait(most: Duration, check: impl Fn() -> Result<(), String>) -> Result<(), St
     }
 }
 
-fn refused(error: DaemonDirectoryError) -> ModeError {
+fn failed(error: DaemonDirectoryError) -> ModeError {
     match error {
         DaemonDirectoryError::File(error) => ModeError::File(error),
-        other => ModeError::Refused(other.to_string()),
+        other => ModeError::Failed(other.to_string()),
     }
 }
 
