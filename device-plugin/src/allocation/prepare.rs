@@ -273,14 +273,13 @@ impl Preparer {
         };
         let mut devices = Vec::with_capacity(grants.len());
         let mut setup = ModeSetup::default();
-        for (index, grant) in grants.iter().enumerate() {
+        for grant in grants {
             let device = node.devices.get(&grant.gpu).cloned();
             let gone = || PrepareError::Refused(Refusal::DeviceGone(grant.gpu.clone()));
             let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
                 grant,
-                index,
                 device: node.inventory.gpu(&grant.gpu),
                 other_instances: &other_instances,
             };

@@ -67,16 +67,21 @@ pub trait SharingMode {
         Ok(())
     }
 
-    /// Adds what a container needs of one device: by default the device, without limits. Returns
-    /// the instance that was created for it. Called at every start of the container; for the same
-    /// grant it adds the same. Blocks.
+    /// Adds what a container needs of one device: by default the device, without limits.
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+    }
+
+    /// Prepares one device for a container, and adds what that needs of it. Returns the instance
+    /// that was created for it. Called at every start of the container; for the same grant it adds
+    /// the same. Blocks.
     fn prepare(
         &self,
         _modes: &SharingModes,
         share: &ContainerGrant<'_>,
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
-        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+        self.edits(share, setup);
         Ok(None)
     }
 }
@@ -125,13 +130,8 @@ impl SharingMode for Unmanaged {
     }
 
     /// A later release accepted the pod. What it was allocated is enforced.
-    fn prepare(
-        &self,
-        modes: &SharingModes,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<Option<InstanceIds>, ModeError> {
-        vgpu::ANY.prepare(modes, share, setup)
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+        vgpu::ANY.edits(share, setup);
     }
 }
 
@@ -189,8 +189,6 @@ fn has_amounts(grant: &Grant) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerGrant<'a> {
     pub grant: &'a Grant,
-    /// Its index among the container's grants, which is the number of the device in CUDA.
-    pub index: usize,
     /// The device as it is published now.
     pub device: Option<&'a Gpu>,
     /// The instances of the GPU that others use, under dynamic MIG.

@@ -6,10 +6,7 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Timeslice;
 
-use super::{
-    ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes, has_amounts,
-};
-use crate::host_device::InstanceIds;
+use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode, has_amounts};
 
 pub(super) static ANY: Timeslice = Timeslice::new(1);
 
@@ -47,16 +44,10 @@ impl SharingMode for Timeslice {
         ))
     }
 
-    fn prepare(
-        &self,
-        _: &SharingModes,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<Option<InstanceIds>, ModeError> {
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
         let grant = share.grant.clone();
         // Nothing is allocated of it: the whole device is the limit.
         let memory = share.device.map_or(grant.memory, |device| device.memory);
         setup.show(share.grant.gpu.as_str(), Grant { memory, ..grant });
-        Ok(None)
     }
 }

@@ -5,8 +5,7 @@ use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
-use super::{ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes};
-use crate::host_device::InstanceIds;
+use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode};
 
 pub(super) static ANY: Vgpu = Vgpu {
     split: None,
@@ -49,19 +48,13 @@ impl SharingMode for Vgpu {
         asked.require_amounts()
     }
 
-    fn prepare(
-        &self,
-        _: &SharingModes,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<Option<InstanceIds>, ModeError> {
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
         setup.limited = true;
         setup.limit_by_driver(&share.grant.gpu);
         // The limits are in the limits page; the variable only informs the user.
-        let (place, memory) = (share.index, share.grant.memory_limit().0);
-        let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
+        let (index, memory) = (setup.shown.len(), share.grant.memory_limit().0);
+        let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{index}={memory}m");
         setup.variables.push(variable);
         setup.show(share.grant.gpu.as_str(), share.grant.clone());
-        Ok(None)
     }
 }

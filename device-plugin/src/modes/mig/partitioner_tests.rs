@@ -132,7 +132,6 @@ impl Fixture {
         let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
             grant: &grant,
-            index: 0,
             device: None,
             other_instances: &[],
         };

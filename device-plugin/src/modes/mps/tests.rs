@@ -55,7 +55,6 @@ impl Fixture {
         let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
             grant: &grant,
-            index: 0,
             device: None,
             other_instances: &[],
         };

@@ -83,10 +83,9 @@ impl Agent {
         beside: &[MigPlacement],
     ) -> Result<Vec<String>, String> {
         let mut setup = ModeSetup::default();
-        for (place, grant) in grants.iter().enumerate() {
+        for grant in grants {
             let share = ContainerGrant {
                 grant,
-                index: place,
                 device: None,
                 other_instances: beside,
             };
