@@ -23,7 +23,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocation::start::ContainerStarter;
-use crate::allocation::validation::{Decision, ValidationInput};
+use crate::allocation::validation::ValidationInput;
 use crate::modes;
 use crate::pods::pod::{Phase, Pod};
 
@@ -211,10 +211,9 @@ fn validated(
         others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
         damaged: &known.damaged(&pod.kubelet_uid, &store),
     };
-    match starter.validator.validate(input) {
-        Decision::Accept(accepted) => Ok(accepted.allocation),
-        Decision::Refuse(refusal) => Err(refused(refusal.to_string())),
-    }
+    let accepted = starter.validator.validate(input);
+    let accepted = accepted.map_err(|refusal| refused(refusal.to_string()))?;
+    Ok(accepted.allocation)
 }
 
 fn write_pages(

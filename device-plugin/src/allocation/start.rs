@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use crate::allocation::accepted::{self, Store, StoreError};
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::{PrepareError, Preparer};
-use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
+use crate::allocation::validation::{self, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
 use crate::pods::pod::Pod;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
@@ -242,7 +242,7 @@ impl ContainerStarter {
     ) -> Result<(), StartError> {
         let known = &*self.allocations;
         let others = known.others(uid, store);
-        let decision = self.validator.validate(ValidationInput {
+        let accepted = self.validator.validate(ValidationInput {
             inventory: &node.inventory,
             layout: &node.layout,
             uid,
@@ -251,10 +251,7 @@ impl ContainerStarter {
             others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
             damaged: &known.damaged(uid, store),
         });
-        let mut accepted = match decision {
-            Decision::Accept(accepted) => *accepted,
-            Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal, None)),
-        };
+        let mut accepted = accepted.map_err(|refusal| self.refuse(pod, refusal, None))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }

@@ -47,22 +47,9 @@ pub struct ValidationInput<'a> {
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The allocation to store and to serve from now on.
-    Accept(Box<AcceptedAllocation>),
-    Refuse(Refusal),
-}
-
 impl Validator {
-    pub fn validate(&self, input: ValidationInput<'_>) -> Decision {
-        match self.accept(input) {
-            Ok(accepted) => Decision::Accept(Box::new(accepted)),
-            Err(refusal) => Decision::Refuse(refusal),
-        }
-    }
-
-    fn accept(&self, input: ValidationInput<'_>) -> Result<AcceptedAllocation, Refusal> {
+    /// The allocation to store and to serve from now on.
+    pub fn validate(&self, input: ValidationInput<'_>) -> Result<AcceptedAllocation, Refusal> {
         let pod = input
             .pod
             .ok_or_else(|| Refusal::UnknownPod(input.uid.clone()))?;

@@ -39,7 +39,7 @@ fn case() -> Case {
     }
 }
 
-fn decision_under(case: &Case, rules: NodeRules) -> Decision {
+fn validated(case: &Case, rules: NodeRules) -> Result<AcceptedAllocation, Refusal> {
     let validator = Validator {
         node: "n1".into(),
         rules,
@@ -60,9 +60,9 @@ fn decision_under(case: &Case, rules: NodeRules) -> Decision {
 fn check(change: impl FnOnce(&mut Case), expected: &[&str]) {
     let mut case = case();
     change(&mut case);
-    match decision_under(&case, RULES) {
-        Decision::Accept(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
-        Decision::Refuse(refusal) => {
+    match validated(&case, RULES) {
+        Ok(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
+        Err(refusal) => {
             let text = refusal.to_string();
             assert!(!expected.is_empty(), "refused: {text}");
             for part in expected {
@@ -76,13 +76,6 @@ fn given(grants: &[Grant]) -> Pod {
     pod("u1").with(&allocation(&[("main", grants)]))
 }
 
-fn accepted_under(case: &Case, rules: NodeRules) -> AcceptedAllocation {
-    match decision_under(case, rules) {
-        Decision::Accept(accepted) => *accepted,
-        Decision::Refuse(refusal) => panic!("refused: {refusal}"),
-    }
-}
-
 #[test]
 fn lowers_priority_in_namespaces_without_the_right() {
     let mut case = case();
@@ -92,7 +85,7 @@ fn lowers_priority_in_namespaces_without_the_right() {
     for (set_priority, expected) in [(true, 0), (false, 1)] {
         let mut rules = RULES;
         rules.rights.set_priority = set_priority;
-        let accepted = accepted_under(&case, rules);
+        let accepted = validated(&case, rules).expect("accepted");
         assert_eq!(accepted.allocation.priority, expected);
     }
 }
