@@ -48,21 +48,12 @@ pub enum PrepareError {
     #[error(transparent)]
     Edits(#[from] EditsError),
     #[error(transparent)]
-    Mode(ModeError),
+    Mode(#[from] ModeError),
     #[error("container {container}: {source}")]
     Page {
         container: String,
         source: PageError,
     },
-}
-
-impl From<ModeError> for PrepareError {
-    fn from(error: ModeError) -> Self {
-        match error {
-            ModeError::Refused(text) => Self::Refused(Refusal::Mode(text)),
-            error => Self::Mode(error),
-        }
-    }
 }
 
 pub struct Preparer {

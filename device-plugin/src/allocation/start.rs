@@ -18,6 +18,7 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::{PrepareError, Preparer};
 use crate::allocation::validation::{self, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
+use crate::modes::ModeError;
 use crate::pods::pod::Pod;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
@@ -227,6 +228,9 @@ impl ContainerStarter {
         let is_settled = node.layout.gpus.values().all(|gpu| gpu.cordon.is_none());
         match error {
             PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
+            PrepareError::Mode(ModeError::Refused(text)) if is_settled => {
+                self.refuse_again(uid, Refusal::Mode(text))
+            }
             error => error.into(),
         }
     }
