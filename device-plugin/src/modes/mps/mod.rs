@@ -154,60 +154,9 @@ impl MpsDaemons {
         }
     }
 
-    /// Connects a client to the daemon and sets its limits.
-    pub fn prepare(
-        &self,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<(), ModeError> {
-        let device = share.grant.gpu.as_str();
-        let (memory, threads) = (share.grant.memory, share.grant.cores);
-        let directory = self.directory(device);
-        let ready = self.ready(&directory, memory, threads);
-        ready.map_err(|why| {
-            ModeError::Failed(format!("the MPS daemon of {device} is not ready: {why}"))
-        })?;
-        // The daemon limits the compute, by share of the SMs and not of time.
-        let shown = Grant {
-            cores: Percent(0),
-            ..share.grant.clone()
-        };
-        setup.show(device, shown);
-        let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
-        set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
-        // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
-        if memory > Mib(0) {
-            set(
-                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-                format!("0={}M", memory.0),
-            );
-        }
-        if threads > Percent(0) {
-            set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
-        }
-        let mut mount = |from: PathBuf, to: &str| {
-            let options = ["rw", "nosuid", "nodev", "bind"];
-            let mount = json!({"hostPath": from, "containerPath": to, "options": options});
-            setup.mounts.push(mount);
-        };
-        mount(directory.pipe(), PIPE);
-        // The server and its clients share memory there.
-        if let Some(shm) = shared_memory(&directory)? {
-            mount(shm, "/dev/shm");
-        }
-        // MPS limits each client; libvgpu.so limits all clients of a container together.
-        setup.limited = memory > Mib(0);
-        setup.limit_by_driver(&share.grant.gpu);
-        Ok(())
-    }
-
     /// Whether the daemon serves the device and allows a client this much.
-    fn ready(
-        &self,
-        directory: &DaemonDirectory,
-        memory: Mib,
-        threads: Percent,
-    ) -> Result<(), String> {
+    fn ready(&self, directory: &DaemonDirectory, grant: &Grant) -> Result<(), String> {
+        let (memory, threads) = (grant.memory, grant.cores);
         let base_specs = self.base_specs.lock();
         let spec = directory.spec().map_err(|error| error.to_string())?;
         let spec = spec.ok_or("its GPU is leaving mode mps")?;
@@ -301,7 +250,14 @@ impl SharingMode for Mps {
         share: &ContainerGrant<'_>,
         setup: &mut ModeSetup,
     ) -> Result<Option<InstanceIds>, ModeError> {
-        modes.mps.prepare(share, setup)?;
+        let (grant, device) = (share.grant, share.grant.gpu.as_str());
+        let directory = modes.mps.directory(device);
+        let ready = modes.mps.ready(&directory, grant);
+        let ready = ready.and_then(|()| has_memory(&directory));
+        ready.map_err(|why| {
+            ModeError::Failed(format!("the MPS daemon of {device} is not ready: {why}"))
+        })?;
+        connect(&directory, grant, setup);
         Ok(None)
     }
 }
@@ -318,21 +274,47 @@ fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> 
     }
 }
 
-/// The memory of the device's daemon. A restart of the node ends the mount and leaves status and
-/// directory, through which clients would write to the host's disk.
-fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeError> {
-    let status = directory.status().map_err(failed)?;
-    let Some(shm) = status.and_then(|status| status.shm) else {
-        return Ok(None);
-    };
-    // A supervisor of an earlier release mounts its memory where the agent does not see it.
-    if shm == directory.shm() && !crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
-        return Err(ModeError::Failed(format!(
-            "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
-            shm.display()
-        )));
+/// Whether the memory of the device's daemon is mounted. A restart of the node ends that and leaves
+/// status and directory, through which clients would write to the host's disk.
+fn has_memory(directory: &DaemonDirectory) -> Result<(), String> {
+    let shm = directory.shm();
+    if crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
+        return Ok(());
     }
-    Ok(Some(shm))
+    Err(format!(
+        "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
+        shm.display()
+    ))
+}
+
+/// Connects a client to the daemon and sets its limits.
+fn connect(directory: &DaemonDirectory, grant: &Grant, setup: &mut ModeSetup) {
+    let (memory, threads) = (grant.memory, grant.cores);
+    // The daemon limits the compute, by share of the SMs and not of time.
+    let shown = Grant {
+        cores: Percent(0),
+        ..grant.clone()
+    };
+    setup.show(grant.gpu.as_str(), shown);
+    let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
+    set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
+    // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
+    if memory > Mib(0) {
+        let limit = format!("0={}M", memory.0);
+        set("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit);
+    }
+    if threads > Percent(0) {
+        set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
+    }
+    // The server and its clients share memory at /dev/shm.
+    for (from, to) in [(directory.pipe(), PIPE), (directory.shm(), "/dev/shm")] {
+        let options = ["rw", "nosuid", "nodev", "bind"];
+        let mount = json!({"hostPath": from, "containerPath": to, "options": options});
+        setup.mounts.push(mount);
+    }
+    // MPS limits each client; libvgpu.so limits all clients of a container together.
+    setup.limited = memory > Mib(0);
+    setup.limit_by_driver(&grant.gpu);
 }
 
 fn why_not(directory: &DaemonDirectory) -> String {
