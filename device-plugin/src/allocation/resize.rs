@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aliquot_core::inventory::ResizeReport;
 use aliquot_core::resize::{self, PendingResize, ResizeStatus};
-use aliquot_core::{Allocation, Grant, Mib, PodUid};
+use aliquot_core::{Allocation, Mib, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry};
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -183,10 +183,12 @@ fn validated(
             .iter()
             .zip(before)
             .filter(|(to, before)| to != before);
-        let mode = |grant: &Grant| modes::of_device(stored.mode(&grant.gpu));
-        let fixed = changed.find(|(grant, _)| !mode(grant).is_resizable());
+        let fixed = changed.find(|(grant, _)| {
+            let mode = modes::of_device(stored.mode(&grant.gpu));
+            !mode.is_resizable()
+        });
         if let Some((grant, _)) = fixed {
-            let (gpu, mode) = (&grant.gpu, mode(grant).name());
+            let (gpu, mode) = (&grant.gpu, stored.mode(&grant.gpu).name());
             let why = format!("{gpu} is shared in mode {mode}, whose shares cannot be resized");
             return Err(refused(why));
         }

@@ -10,10 +10,6 @@ use super::SharingMode;
 pub(super) static ANY: Exclusive = Exclusive { rename: None };
 
 impl SharingMode for Exclusive {
-    fn name(&self) -> &'static str {
-        "exclusive"
-    }
-
     fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         vec![Gpu {
             mode: inventory::Mode::Exclusive,

@@ -27,9 +27,6 @@ mod vgpu;
 /// What a mode makes of a GPU, by its settings. [`Self::enter`] and [`Self::leave`] block and are
 /// idempotent: after a kill at any point they are repeated, and skip what is already done.
 pub trait SharingMode {
-    /// Its name in profiles.
-    fn name(&self) -> &'static str;
-
     /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
 
@@ -113,10 +110,6 @@ pub fn of_device(mode: inventory::Mode) -> &'static dyn SharingMode {
 struct Unmanaged;
 
 impl SharingMode for Unmanaged {
-    fn name(&self) -> &'static str {
-        "unmanaged"
-    }
-
     fn devices(&self, _: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         Vec::new()
     }

@@ -11,10 +11,6 @@ use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode, has_amounts}
 pub(super) static ANY: Timeslice = Timeslice::new(1);
 
 impl SharingMode for Timeslice {
-    fn name(&self) -> &'static str {
-        "timeslice"
-    }
-
     fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         vec![Gpu {
             mode: inventory::Mode::Timeslice,

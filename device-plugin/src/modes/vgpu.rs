@@ -15,10 +15,6 @@ pub(super) static ANY: Vgpu = Vgpu {
 };
 
 impl SharingMode for Vgpu {
-    fn name(&self) -> &'static str {
-        "vgpu"
-    }
-
     /// The settings have all defaults filled in.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
         // A GPU that somebody else partitioned cannot be shared as a whole.

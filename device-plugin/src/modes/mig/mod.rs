@@ -27,10 +27,6 @@ pub(super) static ANY: Mig = Mig {
 };
 
 impl SharingMode for Mig {
-    fn name(&self) -> &'static str {
-        "mig"
-    }
-
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
         if self.dynamic {
             return dynamic_device(whole, gpu, &self.allow)

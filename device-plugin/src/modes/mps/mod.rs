@@ -187,10 +187,6 @@ impl MpsDaemons {
 }
 
 impl SharingMode for Mps {
-    fn name(&self) -> &'static str {
-        "mps"
-    }
-
     fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         vec![Gpu {
             mode: Shared::Mps,
