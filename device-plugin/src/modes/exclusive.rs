@@ -2,7 +2,6 @@
 
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
-use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Exclusive;
 
 use super::SharingMode;
@@ -17,9 +16,5 @@ impl SharingMode for Exclusive {
             resource: self.rename.clone().unwrap_or(whole.resource),
             ..whole
         }]
-    }
-
-    fn setup(&self) -> Mode {
-        Mode::Exclusive(Self::default())
     }
 }

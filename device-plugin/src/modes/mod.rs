@@ -30,8 +30,11 @@ pub trait SharingMode {
     /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
 
-    /// The mode without the settings that may change while pods use the GPU: numbers and names.
-    fn setup(&self) -> Mode;
+    /// The settings that cannot change while pods use the GPU, if there are any: all but numbers and
+    /// names.
+    fn setup(&self) -> Option<Mode> {
+        None
+    }
 
     /// Whether [`Self::enter`] waits for the MPS supervisor.
     fn needs_mps_supervisor(&self) -> bool {
@@ -112,10 +115,6 @@ struct Unmanaged;
 impl SharingMode for Unmanaged {
     fn devices(&self, _: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         Vec::new()
-    }
-
-    fn setup(&self) -> Mode {
-        Mode::Unmanaged
     }
 
     fn enforces_amounts(&self) -> bool {

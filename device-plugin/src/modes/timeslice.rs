@@ -3,7 +3,6 @@
 use aliquot_core::Grant;
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
-use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Timeslice;
 
 use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode, has_amounts};
@@ -19,10 +18,6 @@ impl SharingMode for Timeslice {
             strict: self.strict,
             ..whole
         }]
-    }
-
-    fn setup(&self) -> Mode {
-        Mode::Timeslice(Self::new(2))
     }
 
     fn enforces_amounts(&self) -> bool {

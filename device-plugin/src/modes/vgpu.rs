@@ -2,7 +2,6 @@
 
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
-use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
 use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode};
@@ -30,10 +29,6 @@ impl SharingMode for Vgpu {
             scaled: scaling.of(whole.memory),
             ..whole
         }]
-    }
-
-    fn setup(&self) -> Mode {
-        Mode::Vgpu(Self::default())
     }
 
     fn is_resizable(&self) -> bool {

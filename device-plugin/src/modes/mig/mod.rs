@@ -45,11 +45,11 @@ impl SharingMode for Mig {
         devices.collect()
     }
 
-    fn setup(&self) -> Mode {
-        Mode::Mig(Self {
+    fn setup(&self) -> Option<Mode> {
+        Some(Mode::Mig(Self {
             allow: Vec::new(),
             ..self.clone()
-        })
+        }))
     }
 
     fn needs_mps_supervisor(&self) -> bool {

@@ -198,12 +198,12 @@ impl SharingMode for Mps {
         }]
     }
 
-    fn setup(&self) -> Mode {
-        Mode::Mps(Self {
+    fn setup(&self) -> Option<Mode> {
+        Some(Mode::Mps(Self {
             rename: None,
             strict: true,
             ..self.clone()
-        })
+        }))
     }
 
     fn needs_mps_supervisor(&self) -> bool {
