@@ -20,14 +20,13 @@ use crate::allocation::environment;
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
-use crate::container_edits::capabilities::AllowedCapabilities;
 use crate::container_edits::injection::InstalledLimiter;
 use crate::container_edits::{ContainerEdits, EditInputs, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::inventory::PublishedNode;
 use crate::host_device::HostDevice;
-use crate::modes::{self, ContainerGrant, ModeError, ModeSetup};
+use crate::modes::{self, Capabilities, ContainerGrant, ModeError, ModeSetup};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
@@ -224,10 +223,9 @@ impl Preparer {
         let gpus = grants
             .iter()
             .filter_map(|grant| node.inventory.gpu(&grant.gpu));
-        let allowed = AllowedCapabilities::on_all(gpus, &node.layout);
-        setup
-            .variables
-            .extend(allowed.map(AllowedCapabilities::variable));
+        let allowed = Capabilities::on_all(gpus, &node.layout);
+        let variables = &mut setup.variables;
+        variables.extend(allowed.map(Capabilities::variable));
         let edits = &self.edits;
         // Nothing is written for a container that would have no driver.
         let mut driver = edits.driver(container, &devices, allowed)?;

@@ -2,14 +2,12 @@
 //! and video only where the device's profile allows them, because libvgpu.so limits neither. The
 //! edits of a container whose devices are not shared by vgpu stay as they are.
 
-use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::mig::published::Mig;
-use aliquot_profiles::Mode;
-use aliquot_profiles::mode::InstanceSharing;
+use aliquot_core::inventory::Gpu;
 use serde_json::Value;
 
 use crate::container_edits::cdi::Edits;
 use crate::gpus::allocatable::{NodeLayout, parent_gpu};
+use crate::modes::{self, Capabilities};
 
 /// The variable that NVIDIA's container runtime reads.
 const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
@@ -51,38 +49,13 @@ const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
 const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
 const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
 
-/// What a container may have besides compute and utility.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllowedCapabilities {
-    graphics: bool,
-    video: bool,
-}
-
-impl AllowedCapabilities {
-    /// What the profile of this device's GPU allows; `None`: the device is not shared by vgpu, and
-    /// its containers get what their image asks for.
+impl Capabilities {
+    /// What the profile of this device's GPU allows.
     fn on(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
-        if !matches!(device.mode, Shared::Vgpu | Shared::Unknown) {
-            return None;
-        }
-        let nothing = aliquot_profiles::mode::Vgpu::default();
-        let mode = layout.gpus.get(parent_gpu(device)).map(|s| &s.mode);
-        let settings = match (mode, &device.mig) {
-            (Some(Mode::Vgpu(vgpu)), _) => vgpu,
-            (Some(Mode::Mig(mig)), Some(Mig::Fixed(instance))) => {
-                let mut slices = mig.layout.iter();
-                let own = slices.find(|slice| slice.profile == instance.profile);
-                match own.and_then(|slice| slice.on.as_ref()) {
-                    Some(InstanceSharing::Vgpu(vgpu)) => vgpu,
-                    _ => &nothing,
-                }
-            }
-            _ => &nothing,
-        };
-        Some(Self {
-            graphics: settings.graphics,
-            video: settings.video,
-        })
+        let default = modes::of_device(device.mode).capabilities(device)?;
+        let gpu = layout.gpus.get(parent_gpu(device));
+        let own = gpu.and_then(|gpu| modes::of(&gpu.mode).capabilities(device));
+        Some(own.unwrap_or(default))
     }
 
     /// What all of a container's devices allow; `None` where none of them is shared by vgpu.
@@ -143,7 +116,9 @@ impl AllowedCapabilities {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::{Mig as MigSettings, Vgpu};
+    use aliquot_core::inventory::Mode as Shared;
+    use aliquot_profiles::Mode;
+    use aliquot_profiles::mode::{InstanceSharing, Mig as MigSettings, Vgpu};
     use serde_json::json;
 
     use super::*;
@@ -196,7 +171,7 @@ mod tests {
     /// Expects these remaining file names and this number of hooks.
     fn check(graphics: bool, video: bool, expected: &[&str], hooks: usize) {
         let mut edits = toolkit_edits();
-        AllowedCapabilities { graphics, video }.filter_edits(&mut edits);
+        Capabilities { graphics, video }.filter_edits(&mut edits);
         let all = edits.mounts.iter().map(|mount| &mount["containerPath"]);
         let all = all.chain(edits.device_nodes.iter().map(|node| &node["path"]));
         let names = all.filter_map(|path| path.as_str()?.rsplit('/').next());
@@ -228,7 +203,7 @@ mod tests {
         let mut alone = gpu("GPU-a", 0);
         alone.mode = Shared::Exclusive;
         let check = |shared: &NodeLayout, devices: &[&Gpu], expected: Option<&str>| {
-            let allowed = AllowedCapabilities::on_all(devices.iter().copied(), shared);
+            let allowed = Capabilities::on_all(devices.iter().copied(), shared);
             let names = allowed.map(|allowed| allowed.names().join(","));
             assert_eq!(names.as_deref(), expected);
         };
@@ -263,7 +238,7 @@ mod tests {
         });
         let mut instance = gpu("MIG-1", 0);
         instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
-        let allowed = AllowedCapabilities::on(&instance, &shared).expect("vgpu");
+        let allowed = Capabilities::on(&instance, &shared).expect("vgpu");
         assert_eq!(allowed.names(), ["compute", "utility", "video"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The CDI edits of containers: the driver's files and device nodes, the limiter before them, and the
 //! specs that the container runtime reads. [`ContainerEdits`] is the way in.
 
-pub mod capabilities;
+mod capabilities;
 pub mod cdi;
 pub mod device_nodes;
 pub mod driver_spec;
@@ -18,9 +18,8 @@ use thiserror::Error;
 
 use crate::files::{self, FileError};
 use crate::host_device::HostDevice;
-use crate::modes::ModeSetup;
+use crate::modes::{Capabilities, ModeSetup};
 use crate::paths::Paths;
-use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};
 use device_nodes::{DeviceNodes, Majors, MissingNode};
 use driver_spec::SpecError;
@@ -91,7 +90,7 @@ impl ContainerEdits {
         &self,
         container: &str,
         devices: &[HostDevice],
-        allowed: Option<AllowedCapabilities>,
+        allowed: Option<Capabilities>,
     ) -> Result<DriverEdits, EditsError> {
         let spec = self.driver_spec().map_err(|source| EditsError::NoDriver {
             container: container.to_owned(),

@@ -52,6 +52,11 @@ pub trait SharingMode {
         Ok(())
     }
 
+    /// What containers on this device may have of the driver; `None`: what their images ask for.
+    fn capabilities(&self, _device: &Gpu) -> Option<Capabilities> {
+        None
+    }
+
     /// Whether it enforces amounts of memory and compute, of which a node has a capacity.
     fn enforces_amounts(&self) -> bool {
         true
@@ -117,6 +122,10 @@ impl SharingMode for Unmanaged {
         Vec::new()
     }
 
+    fn capabilities(&self, device: &Gpu) -> Option<Capabilities> {
+        vgpu::ANY.capabilities(device)
+    }
+
     fn enforces_amounts(&self) -> bool {
         false
     }
@@ -147,6 +156,13 @@ pub enum ModeError {
     /// The device cannot give a container what it was allocated; the text is for the pod's user.
     #[error("{0}")]
     Refused(String),
+}
+
+/// What a container may have of the driver besides compute and utility.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    pub graphics: bool,
+    pub video: bool,
 }
 
 /// One grant of a container whose pod is to be accepted.

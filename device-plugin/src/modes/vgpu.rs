@@ -4,7 +4,7 @@ use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
-use super::{ContainerGrant, ModeSetup, RequestedGrant, SharingMode};
+use super::{Capabilities, ContainerGrant, ModeSetup, RequestedGrant, SharingMode};
 
 pub(super) static ANY: Vgpu = Vgpu {
     split: None,
@@ -29,6 +29,11 @@ impl SharingMode for Vgpu {
             scaled: scaling.of(whole.memory),
             ..whole
         }]
+    }
+
+    fn capabilities(&self, _: &Gpu) -> Option<Capabilities> {
+        let (graphics, video) = (self.graphics, self.video);
+        Some(Capabilities { graphics, video })
     }
 
     fn is_resizable(&self) -> bool {

@@ -14,7 +14,9 @@ use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice};
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Strategy};
 
-use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes, exclusive};
+use super::{
+    Capabilities, ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes, exclusive,
+};
 use crate::host_device::InstanceIds;
 
 pub(super) use partitioner::MigPartitioner;
@@ -63,6 +65,12 @@ impl SharingMode for Mig {
 
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, to: &Mode) -> Result<(), ModeError> {
         modes.mig.leave(gpu, to)
+    }
+
+    fn capabilities(&self, device: &Gpu) -> Option<Capabilities> {
+        let profile = &device.mig.as_ref()?.fixed()?.profile;
+        let entry = self.layout.iter().find(|entry| entry.profile == *profile);
+        sharing(entry?).capabilities(device)
     }
 
     fn enforces_amounts(&self) -> bool {
