@@ -9,9 +9,6 @@ use crate::container_edits::cdi::Edits;
 use crate::gpus::allocatable::{NodeLayout, parent_gpu};
 use crate::modes::{self, Capabilities};
 
-/// The variable that NVIDIA's container runtime reads.
-const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
-
 /// File name prefixes of the driver's graphics libraries.
 const GRAPHICS: [&str; 22] = [
     "libGL",
@@ -67,21 +64,11 @@ impl Capabilities {
         })
     }
 
-    /// The capabilities, as NVIDIA's runtime names them.
-    pub fn names(self) -> Vec<&'static str> {
-        let mut names = vec!["compute", "utility"];
-        if self.graphics {
-            names.extend(["graphics", "display"]);
-        }
-        if self.video {
-            names.push("video");
-        }
-        names
-    }
-
-    /// `NAME=value`.
+    /// What NVIDIA's container runtime reads, as `NAME=value`.
     pub fn variable(self) -> String {
-        format!("{VARIABLE}={}", self.names().join(","))
+        let graphics = if self.graphics { ",graphics,display" } else { "" };
+        let video = if self.video { ",video" } else { "" };
+        format!("NVIDIA_DRIVER_CAPABILITIES=compute,utility{graphics}{video}")
     }
 
     /// Removes what is not allowed from the driver's edits.
@@ -204,10 +191,10 @@ mod tests {
         alone.mode = Shared::Exclusive;
         let check = |shared: &NodeLayout, devices: &[&Gpu], expected: Option<&str>| {
             let allowed = Capabilities::on_all(devices.iter().copied(), shared);
-            let names = allowed.map(|allowed| allowed.names().join(","));
-            assert_eq!(names.as_deref(), expected);
+            let variable = allowed.map(Capabilities::variable);
+            assert_eq!(variable.as_deref(), expected);
         };
-        let neither = Some("compute,utility");
+        let neither = Some("NVIDIA_DRIVER_CAPABILITIES=compute,utility");
         check(&shared, &[&one, &other], neither);
         let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
         gpu.mode = Mode::Vgpu(Vgpu {
@@ -215,7 +202,7 @@ mod tests {
             video: true,
             ..Vgpu::default()
         });
-        let all = "compute,utility,graphics,display,video";
+        let all = "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics,display,video";
         check(&shared, &[&one], Some(all));
         check(&shared, &[&one, &other], neither);
         // It is left to its image.
@@ -239,6 +226,7 @@ mod tests {
         let mut instance = gpu("MIG-1", 0);
         instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
         let allowed = Capabilities::on(&instance, &shared).expect("vgpu");
-        assert_eq!(allowed.names(), ["compute", "utility", "video"]);
+        let variable = "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video";
+        assert_eq!(allowed.variable(), variable);
     }
 }

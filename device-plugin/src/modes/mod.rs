@@ -102,15 +102,15 @@ pub fn of(mode: &Mode) -> &dyn SharingMode {
     }
 }
 
-/// The mode of a device, for what depends on no settings of its profile.
+/// The mode of a device, for what depends on no settings of its profile. Where it is unknown, what
+/// was allocated is enforced.
 pub fn of_device(mode: inventory::Mode) -> &'static dyn SharingMode {
     match mode {
-        inventory::Mode::Vgpu => &vgpu::ANY,
+        inventory::Mode::Vgpu | inventory::Mode::Unknown => &vgpu::ANY,
         inventory::Mode::Exclusive => &exclusive::ANY,
         inventory::Mode::Timeslice => &timeslice::ANY,
         inventory::Mode::Mps => &mps::ANY,
         inventory::Mode::Mig => &mig::ANY,
-        inventory::Mode::Unknown => &Unmanaged,
     }
 }
 
@@ -120,19 +120,6 @@ struct Unmanaged;
 impl SharingMode for Unmanaged {
     fn devices(&self, _: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         Vec::new()
-    }
-
-    fn capabilities(&self, device: &Gpu) -> Option<Capabilities> {
-        vgpu::ANY.capabilities(device)
-    }
-
-    fn enforces_amounts(&self) -> bool {
-        false
-    }
-
-    /// A later release accepted the pod. What it was allocated is enforced.
-    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-        vgpu::ANY.edits(share, setup);
     }
 }
 

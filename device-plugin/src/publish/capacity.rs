@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_core::inventory::{Gpu, Inventory};
+use aliquot_core::inventory::Inventory;
 use aliquot_core::quantity;
 use aliquot_core::usage;
 use serde_json::{Map, Value, json};
 
+use crate::gpus::allocatable::replicas_by_resource;
 use crate::modes;
 use crate::node_view::NodeView;
 use crate::pods::pod::{Phase, Pod};
@@ -47,8 +48,10 @@ pub fn desired(
     let Some(names) = names else {
         return BTreeMap::new();
     };
-    let enforces_amounts = |device: &&Gpu| modes::of_device(device.mode).enforces_amounts();
-    let devices = inventory.gpus.iter().filter(enforces_amounts);
+    let devices = inventory.gpus.iter().filter(|device| {
+        let enforces_amounts = modes::of_device(device.mode).enforces_amounts();
+        enforces_amounts && !replicas_by_resource(device).is_empty()
+    });
     let (mut memory, mut cores) = (0_u64, 0_u64);
     for device in devices {
         memory = memory.saturating_add(device.scaled.0);
