@@ -249,9 +249,8 @@ impl SharingModes {
         self.mig.take_layout_changed()
     }
 
-    /// Lowers the limits of MPS daemons whose largest share has ended. `accepted` is every accepted
-    /// share; none is added until this returns. Blocks.
+    /// [`mps::MpsDaemons::lower`].
     pub fn lower_mps_limits<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
-        self.mps.lower(&mps::largest_shares(accepted));
+        self.mps.lower(accepted);
     }
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::{GpuUuid, Grant, Mib, Percent};
+use aliquot_core::{Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
 use aliquot_nvml::GpuFacts;
@@ -51,22 +51,6 @@ pub struct DaemonTarget<'a> {
     pub capability: Option<(u32, u32)>,
     /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
     pub slices: Option<(u32, u32)>,
-}
-
-/// The most memory and compute of any container on each device in mode mps.
-pub fn largest_shares<'a>(
-    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
-) -> BTreeMap<GpuUuid, (Mib, Percent)> {
-    let mut largest: BTreeMap<GpuUuid, (Mib, Percent)> = BTreeMap::new();
-    for pod in accepted {
-        let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
-        for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
-            let (memory, threads) = largest.entry(grant.gpu.clone()).or_default();
-            *memory = grant.memory.max(*memory);
-            *threads = grant.cores.max(*threads);
-        }
-    }
-    largest
 }
 
 pub struct MpsDaemons {
@@ -131,15 +115,21 @@ impl MpsDaemons {
     }
 
     /// Lowers the limits of each daemon to what the largest share on its device needs: they may have
-    /// been raised for one that has ended. Clients that run keep theirs. `shares` contains every
-    /// share for which limits may be raised meanwhile. Logs errors; the next call tries again.
-    pub fn lower(&self, shares: &BTreeMap<GpuUuid, (Mib, Percent)>) {
+    /// been raised for one that has ended. Clients that run keep theirs. `accepted` is every accepted
+    /// share; none is added until this returns. Logs errors; the next call tries again. Blocks.
+    pub fn lower<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
         let base_specs = self.base_specs.lock();
-        for (device, base) in base_specs.iter() {
-            let largest = shares.get(&GpuUuid::from(device.as_str()));
-            let (memory, threads) = largest.copied().unwrap_or_default();
-            let spec = base.with_at_least(memory, threads);
-            match self.directory(device).put_spec(&spec) {
+        let mut specs = base_specs.clone();
+        for pod in accepted {
+            let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
+            for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
+                if let Some(spec) = specs.get_mut(grant.gpu.as_str()) {
+                    *spec = spec.with_at_least(grant.memory, grant.cores);
+                }
+            }
+        }
+        for (device, spec) in &specs {
+            match self.directory(device).put_spec(spec) {
                 Ok(false) => {}
                 Ok(true) => tracing::info!(
                     device,

@@ -181,8 +181,7 @@ fn lowers_limits_when_largest_share_has_ended() {
     // Accepted before the GPU changed its mode.
     let other = accepted("u3", 40_000, 90, Shared::Vgpu);
     let check = |shares: &[&AcceptedAllocation], memory, threads| {
-        let shares = largest_shares(shares.iter().copied());
-        fixture.daemons.lower(&shares);
+        fixture.daemons.lower(shares.iter().copied());
         let spec = fixture.spec();
         assert_eq!((spec.memory, spec.threads), (Mib(memory), Percent(threads)));
     };
