@@ -113,9 +113,9 @@ impl ContainerEdits {
         Ok(driver)
     }
 
-    /// Puts the limiter, with its files in the container's `directory`, before the driver, and with
-    /// a driver that can, has it limit memory, too; each where the modes of the devices ask for it,
-    /// and if there is an installed limiter. Returns what is wrong although the container can start.
+    /// Does what `setup` says of limits, if a limiter is installed: puts it, with its files in the
+    /// container's `directory`, before the driver, and has a driver that can limit memory, too.
+    /// Returns what is wrong although the container can start.
     pub fn limit(
         &self,
         driver: &mut DriverEdits,

@@ -24,14 +24,13 @@ pub mod mps;
 mod timeslice;
 mod vgpu;
 
-/// What a mode makes of a GPU, by its settings. [`Self::enter`] and [`Self::leave`] block and are
-/// idempotent: after a kill at any point they are repeated, and skip what is already done.
+/// A mode, by its settings. [`Self::enter`] and [`Self::leave`] block and are idempotent: after a kill
+/// at any point they are repeated, and skip what is already done.
 pub trait SharingMode {
     /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
 
-    /// The settings that cannot change while pods use the GPU, if there are any: all but numbers and
-    /// names.
+    /// The settings that cannot change while pods use the GPU: all but numbers and names.
     fn setup(&self) -> Option<Mode> {
         None
     }
