@@ -66,7 +66,11 @@ impl Capabilities {
 
     /// What NVIDIA's container runtime reads, as `NAME=value`.
     pub fn variable(self) -> String {
-        let graphics = if self.graphics { ",graphics,display" } else { "" };
+        let graphics = if self.graphics {
+            ",graphics,display"
+        } else {
+            ""
+        };
         let video = if self.video { ",video" } else { "" };
         format!("NVIDIA_DRIVER_CAPABILITIES=compute,utility{graphics}{video}")
     }
