@@ -257,7 +257,7 @@ impl Agent {
     fn start_publishing(&self, health: Arc<HealthMonitor>, lost: watch::Receiver<LostPods>) {
         let (settings, published) = (&self.settings, &self.allocations.published);
         let stop = || self.stop.clone();
-        let limiter = self.handlers.starter.preparer.limiter();
+        let limiter = self.handlers.starter.preparer.edits().limiter();
         let hook = limiter.map(|limiter| limiter.hook.clone());
         let runtime = RuntimeMonitor::new(settings, published, &self.notes, &self.generator, hook);
         let generating = Arc::clone(&self.generator).run(published.clone(), stop());

@@ -328,7 +328,6 @@ pub(crate) fn daemon_status(phase: DaemonPhase, spec: Option<DaemonSpec>) -> Dae
         losses: 0,
         faults: 0,
         servers: Vec::new(),
-        shm: None,
         one_user: false,
     }
 }

@@ -1,7 +1,7 @@
 //! The files of one device below the state directory's `mps`, through which agent and MPS supervisor
 //! communicate, and in which the monitor reads which processes are MPS servers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aliquot_core::{Mib, Percent};
 use serde::{Deserialize, Serialize};
@@ -74,9 +74,6 @@ pub struct DaemonStatus {
     /// How often the fault of one client hit all clients.
     pub faults: u64,
     pub servers: Vec<MpsServer>,
-    /// The memory that the daemon has at `/dev/shm`; its clients must have the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shm: Option<PathBuf>,
     /// It could not be started for the clients of all users: clients of other users wait while
     /// those of one run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

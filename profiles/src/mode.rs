@@ -174,7 +174,7 @@ pub struct Defaults {
 
 impl Timeslice {
     /// So many containers, with default settings.
-    pub fn new(replicas: u32) -> Self {
+    pub const fn new(replicas: u32) -> Self {
         Self {
             replicas,
             rename: None,
@@ -185,7 +185,7 @@ impl Timeslice {
 
 impl Mps {
     /// So many containers, with default settings.
-    pub fn new(replicas: u32) -> Self {
+    pub const fn new(replicas: u32) -> Self {
         Self {
             replicas,
             rename: None,
@@ -198,6 +198,18 @@ impl Mps {
 }
 
 impl Mode {
+    /// Its name in profiles.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Vgpu(_) => "vgpu",
+            Self::Exclusive(_) => "exclusive",
+            Self::Timeslice(_) => "timeslice",
+            Self::Mps(_) => "mps",
+            Self::Mig(_) => "mig",
+            Self::Unmanaged => "unmanaged",
+        }
+    }
+
     /// The mode with the node's defaults wherever it sets none.
     pub fn with_defaults(&self, defaults: &Defaults) -> Self {
         let fill = |vgpu: &Vgpu| Vgpu {

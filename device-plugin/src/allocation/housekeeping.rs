@@ -21,8 +21,7 @@ use crate::allocation::collect::{self, Garbage};
 use crate::allocation::counters_file;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::Preparer;
-use crate::container_edits::cdi;
-use crate::container_edits::injection::{self, InstalledLimiter};
+use crate::container_edits::ContainerEdits;
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
 use crate::gpus::inventory::MonitorReports;
@@ -196,9 +195,7 @@ fn try_once(
     });
 
     problems.extend(preparer.refresh()?.problems);
-    if let Some(installed) = preparer.limiter() {
-        remove_old_limiters(installed, paths, problems);
-    }
+    problems.extend(preparer.edits().remove_old_limiters());
     Ok(collect::lost(&entries, &pods, accepted()))
 }
 
@@ -232,32 +229,6 @@ fn remove_garbage(
     }
 }
 
-/// Removes the libraries and the programs of versions that are neither `installed` nor used by a
-/// container.
-fn remove_old_limiters(
-    installed: &InstalledLimiter,
-    paths: &Paths,
-    problems: &mut BTreeSet<String>,
-) {
-    let programs = installed.hook.parent();
-    let programs = programs.map(|folder| (&paths.programs, folder));
-    let libraries = (&paths.limiter, &*installed.folder);
-    for (root, installed) in programs.into_iter().chain([libraries]) {
-        match injection::collect(root, installed, &paths.cdi) {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(
-                removed,
-                "removed versions of the limiter that no container uses"
-            ),
-            Err(error) => {
-                problems.insert(format!(
-                    "cannot remove old versions of the limiter: {error}"
-                ));
-            }
-        }
-    }
-}
-
 /// Those of these pods whose accepted allocation was stored a moment ago.
 fn accepted_just_now(directory: &Path, pods: &BTreeSet<PodUid>) -> BTreeSet<PodUid> {
     let is_new = |pod: &&PodUid| {
@@ -270,7 +241,7 @@ fn accepted_just_now(directory: &Path, pods: &BTreeSet<PodUid>) -> BTreeSet<PodU
 }
 
 pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
-    files::remove(&paths.cdi.join(cdi::file_name(name)))?;
+    ContainerEdits::remove(paths, name)?;
     let directory = paths.container_directories.join(name);
     counters_file::unmount(&directory)?;
     files::remove(&directory)
@@ -294,11 +265,9 @@ fn notify_damaged(known: &NodeAllocations, notified: &mut BTreeSet<PodUid>, note
 
 /// Every name that has a CDI spec or a container directory.
 pub(crate) fn on_disk(paths: &Paths) -> Result<BTreeSet<String>, FileError> {
-    let specs = files::names(&paths.cdi)?;
-    let specs = specs.iter().filter_map(|file| cdi::name_of(file));
-    let mut names: BTreeSet<String> = specs.map(str::to_owned).collect();
+    let mut names = ContainerEdits::names(paths)?;
     names.extend(files::names(&paths.container_directories)?);
-    Ok(names)
+    Ok(names.into_iter().collect())
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::{Gpu, Mode};
+use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, PodUid};
 use aliquot_nvml::may_limit_memory;
@@ -21,16 +20,13 @@ use crate::allocation::environment;
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
-use crate::container_edits::capabilities::AllowedCapabilities;
-use crate::container_edits::cdi::Spec;
-use crate::container_edits::device_nodes::Majors;
-use crate::container_edits::injection::{self, InstalledLimiter};
-use crate::container_edits::{ContainerEdits, EditsError};
+use crate::container_edits::injection::InstalledLimiter;
+use crate::container_edits::{ContainerEdits, EditInputs, EditsError};
 use crate::files::FileError;
 use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::inventory::PublishedNode;
 use crate::host_device::HostDevice;
-use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
+use crate::modes::{self, Capabilities, ContainerGrant, ModeError, ModeSetup};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointError, NamedContainer};
 use aliquot_node_state::limits::EffectiveLimits;
@@ -85,8 +81,7 @@ struct NodeInputs {
     gpus: Vec<Gpu>,
     layout: NodeLayout,
     driver_version: String,
-    spec: Option<Arc<Spec>>,
-    majors: Majors,
+    edits: EditInputs,
 }
 
 /// Which containers have the files that follow from these inputs.
@@ -118,8 +113,8 @@ impl Preparer {
         &self.allocations
     }
 
-    pub fn limiter(&self) -> Option<&InstalledLimiter> {
-        self.edits.limiter()
+    pub fn edits(&self) -> &ContainerEdits {
+        &self.edits
     }
 
     /// Locks the files of this pod. Must be locked before the store.
@@ -191,8 +186,7 @@ impl Preparer {
             gpus: node.inventory.gpus.clone(),
             layout: node.layout.clone(),
             driver_version: node.readings.facts.driver_version.clone(),
-            spec: self.edits.driver_spec().ok(),
-            majors: Majors::read(&self.allocations.paths.proc_devices),
+            edits: self.edits.inputs(),
         };
         let last = last.filter(|last| last.inputs == inputs && last.since.elapsed() < ALL_AFTER);
         last.unwrap_or_else(|| WrittenFiles {
@@ -218,7 +212,7 @@ impl Preparer {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PrepareError::Refused(refusal));
         };
-        let (devices, mut setup) = self.set_up_devices(accepted, container, grants, node)?;
+        let (devices, mut setup) = self.set_up_devices(accepted, grants, node)?;
         let page =
             self.limits_page(accepted, container, &devices, &setup.shown, effective, node)?;
         let directory = self
@@ -226,37 +220,29 @@ impl Preparer {
             .paths
             .container_directories
             .join(named.first.as_str());
-        let enforced = setup.limited && !effective.uncontrolled;
-        let limiter = self.limiter().filter(|_| enforced);
         let gpus = grants
             .iter()
             .filter_map(|grant| node.inventory.gpu(&grant.gpu));
-        let allowed = AllowedCapabilities::on_all(gpus, &node.layout);
-        setup
-            .variables
-            .extend(allowed.map(AllowedCapabilities::variable));
+        let allowed = Capabilities::on_all(gpus, &node.layout);
+        let variables = &mut setup.variables;
+        variables.extend(allowed.map(Capabilities::variable));
+        let edits = &self.edits;
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.edits.driver(container, &devices, allowed)?;
-        if prepare_directory(&directory, &page, limiter)? {
+        let mut driver = edits.driver(container, &devices, allowed)?;
+        if container_directory::create(&directory, &page)? {
             log_instances(accepted, container, &devices);
         }
         let mut problems = Vec::new();
-        if let Some(installed) = self.limiter().filter(|_| !effective.uncontrolled)
-            && may_limit_memory(&node.readings.facts.driver_version)
-        {
-            let gpus = limited_by_driver(accepted, grants);
-            let directory = directory.display().to_string();
-            injection::limit_by_driver(&mut driver.edits, &directory, installed, &gpus);
+        if !effective.uncontrolled {
+            let by_driver = may_limit_memory(&node.readings.facts.driver_version);
+            problems = edits.limit(&mut driver, &directory, &setup, by_driver)?;
         }
-        if let Some(limiter) = limiter {
-            problems = self.edits.inject(limiter, &directory, &mut driver)?;
-        }
+        fail_point::at("DirectoryWritten");
         let priority = accepted.allocation.priority;
         let variables = environment::variables(&setup, priority, effective);
         driver.edits.mounts.append(&mut setup.mounts);
         let further = named.further.iter().copied();
-        self.edits
-            .write(named.first, further, &variables, &directory, &driver)?;
+        edits.write(named.first, further, &variables, &directory, &driver)?;
         Ok(problems)
     }
 
@@ -265,15 +251,9 @@ impl Preparer {
     fn set_up_devices(
         &self,
         accepted: &AcceptedAllocation,
-        container: &str,
         grants: &[Grant],
         node: &PublishedNode,
     ) -> Result<(Vec<HostDevice>, ModeSetup), PrepareError> {
-        let mode_of = |device: &GpuUuid| Some(accepted.mode(device));
-        if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
-            let refusal = Refusal::MpsBesideOther(container.to_owned(), device.clone());
-            return Err(PrepareError::Refused(refusal));
-        }
         let others = if has_instances(accepted) {
             let store = self.allocations.store.lock();
             self.allocations.others(&accepted.pod, &store)
@@ -282,19 +262,18 @@ impl Preparer {
         };
         let mut devices = Vec::with_capacity(grants.len());
         let mut setup = ModeSetup::default();
-        for (index, grant) in grants.iter().enumerate() {
+        for grant in grants {
             let device = node.devices.get(&grant.gpu).cloned();
             let gone = || PrepareError::Refused(Refusal::DeviceGone(grant.gpu.clone()));
             let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
                 grant,
-                index,
-                mode: accepted.mode(&grant.gpu),
                 device: node.inventory.gpu(&grant.gpu),
                 other_instances: &other_instances,
             };
-            let created = self.allocations.modes.prepare(&share, &mut setup)?;
+            let mode = modes::of_device(accepted.mode(&grant.gpu));
+            let created = mode.prepare(&self.allocations.modes, &share, &mut setup)?;
             if created.is_some() {
                 device.instance = created;
             }
@@ -325,29 +304,6 @@ impl Preparer {
             source,
         })
     }
-}
-
-/// Returns whether the limits page is new or has changed.
-fn prepare_directory(
-    directory: &Path,
-    page: &[u8; SIZE],
-    limiter: Option<&InstalledLimiter>,
-) -> Result<bool, FileError> {
-    let changed = container_directory::create(directory, page)?;
-    if let Some(limiter) = limiter {
-        injection::add_to_directory(directory, limiter)?;
-    }
-    fail_point::at("DirectoryWritten");
-    Ok(changed)
-}
-
-/// The GPUs whose memory the driver is to limit; a MIG instance limits it itself.
-fn limited_by_driver<'a>(accepted: &AcceptedAllocation, grants: &'a [Grant]) -> Vec<&'a str> {
-    let limited = grants.iter().filter(|grant| {
-        let is_shared = matches!(accepted.mode(&grant.gpu), Mode::Vgpu | Mode::Mps);
-        is_shared && grant.mig.is_none() && !grant.gpu.as_str().starts_with("MIG-")
-    });
-    limited.map(|grant| grant.gpu.as_str()).collect()
 }
 
 /// Whether instances of dynamic MIG are created for it.

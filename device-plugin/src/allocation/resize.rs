@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::inventory::{Mode, ResizeReport};
+use aliquot_core::inventory::ResizeReport;
 use aliquot_core::resize::{self, PendingResize, ResizeStatus};
 use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
@@ -23,7 +23,8 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocation::start::ContainerStarter;
-use crate::allocation::validation::{Decision, ValidationInput};
+use crate::allocation::validation::ValidationInput;
+use crate::modes;
 use crate::pods::pod::{Phase, Pod};
 
 /// Interval of trying again what waits.
@@ -185,7 +186,10 @@ fn validated(
             .iter()
             .zip(before)
             .filter(|(to, before)| to != before);
-        let fixed = changed.find(|(grant, _)| stored.mode(&grant.gpu) != Mode::Vgpu);
+        let fixed = changed.find(|(grant, _)| {
+            let mode = modes::of_device(stored.mode(&grant.gpu));
+            !mode.is_resizable()
+        });
         if let Some((grant, _)) = fixed {
             let (gpu, mode) = (&grant.gpu, stored.mode(&grant.gpu).name());
             let why = format!("{gpu} is shared in mode {mode}, whose shares cannot be resized");
@@ -212,10 +216,9 @@ fn validated(
         others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
         damaged: &known.damaged(&pod.kubelet_uid, &store),
     };
-    match starter.validator.validate(input) {
-        Decision::Accept(accepted) => Ok(accepted.allocation),
-        Decision::Refuse(refusal) => Err(refused(refusal.to_string())),
-    }
+    let accepted = starter.validator.validate(input);
+    let accepted = accepted.map_err(|refusal| refused(refusal.to_string()))?;
+    Ok(accepted.allocation)
 }
 
 fn write_pages(

@@ -16,8 +16,9 @@ use tokio::task::spawn_blocking;
 use crate::allocation::accepted::{self, Store, StoreError};
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::{PrepareError, Preparer};
-use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
+use crate::allocation::validation::{self, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
+use crate::modes::ModeError;
 use crate::pods::pod::Pod;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
@@ -234,6 +235,9 @@ impl ContainerStarter {
         let is_settled = own.all(|(_, layout)| layout.cordon.is_none());
         match error {
             PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
+            PrepareError::Mode(ModeError::Refused(text)) if is_settled => {
+                self.refuse_again(uid, Refusal::Mode(text))
+            }
             error => error.into(),
         }
     }
@@ -249,7 +253,7 @@ impl ContainerStarter {
     ) -> Result<(), StartError> {
         let known = &*self.allocations;
         let others = known.others(uid, store);
-        let decision = self.validator.validate(ValidationInput {
+        let accepted = self.validator.validate(ValidationInput {
             inventory: &node.inventory,
             layout: &node.layout,
             uid,
@@ -258,10 +262,7 @@ impl ContainerStarter {
             others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
             damaged: &known.damaged(uid, store),
         });
-        let mut accepted = match decision {
-            Decision::Accept(accepted) => *accepted,
-            Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal, None)),
-        };
+        let mut accepted = accepted.map_err(|refusal| self.refuse(pod, refusal, None))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }

@@ -6,20 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use aliquot_core::inventory::{Health, Mode};
+use aliquot_core::inventory::Health;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::node::LedgerDevices;
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
-use aliquot_core::{
-    Allocation, Gpu, GpuUuid, Grant, Inventory, Mib, NodeName, Percent, PodUid, Reason,
-};
+use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason};
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::checkpoint::CheckpointEntry;
 
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::allocatable::{self, NodeLayout};
-use crate::modes::mps;
+use crate::modes::{self, RequestedGrant};
 use crate::pods::pod::Pod;
 
 /// The priority of pods that ask for none.
@@ -49,22 +47,9 @@ pub struct ValidationInput<'a> {
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The allocation to store and to serve from now on.
-    Accept(Box<AcceptedAllocation>),
-    Refuse(Refusal),
-}
-
 impl Validator {
-    pub fn validate(&self, input: ValidationInput<'_>) -> Decision {
-        match self.accept(input) {
-            Ok(accepted) => Decision::Accept(Box::new(accepted)),
-            Err(refusal) => Decision::Refuse(refusal),
-        }
-    }
-
-    fn accept(&self, input: ValidationInput<'_>) -> Result<AcceptedAllocation, Refusal> {
+    /// The allocation to store and to serve from now on.
+    pub fn validate(&self, input: ValidationInput<'_>) -> Result<AcceptedAllocation, Refusal> {
         let pod = input
             .pod
             .ok_or_else(|| Refusal::UnknownPod(input.uid.clone()))?;
@@ -107,36 +92,29 @@ fn accepted_allocation(
     allocation: Allocation,
     rules: NodeRules,
 ) -> Result<AcceptedAllocation, Refusal> {
-    let mode_of = |device: &GpuUuid| input.inventory.gpu(device).map(|device| device.mode);
-    for container in &pod.containers {
-        let grants = allocation.grants(&container.name).unwrap_or_default();
-        if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
-            return Err(Refusal::MpsBesideOther(
-                container.name.clone(),
-                device.clone(),
-            ));
-        }
-        let by_mps = |grant: &Grant| mode_of(&grant.gpu) == Some(Mode::Mps);
-        if container.mounts_shm && grants.iter().any(by_mps) {
-            return Err(Refusal::MpsSharedMemory(container.name.clone()));
-        }
-    }
-    let devices = |name: &str| {
-        let grants = allocation.grants(name).unwrap_or_default();
-        let grants = grants.iter();
-        grants.filter_map(|grant| input.inventory.gpu(&grant.gpu))
-    };
-    let promises_more = |device: &Gpu| device.scaled > device.memory;
-    let (mut modes, mut promised) = (BTreeMap::new(), BTreeMap::new());
+    let (mut accepted_modes, mut promised) = (BTreeMap::new(), BTreeMap::new());
     let mut containers = Vec::new();
     for container in &pod.containers {
-        for device in devices(&container.name) {
-            modes.insert(device.uuid.clone(), device.mode);
-            if promises_more(device) {
+        let grants = allocation.grants(&container.name).unwrap_or_default();
+        let mut is_scaled = false;
+        for grant in grants {
+            let Some(device) = input.inventory.gpu(&grant.gpu) else {
+                continue;
+            };
+            let asked = RequestedGrant {
+                container,
+                grant,
+                alone: grants.len() == 1,
+                device,
+            };
+            let allowed = modes::of_device(device.mode).validate(&asked);
+            allowed.map_err(Refusal::Mode)?;
+            accepted_modes.insert(device.uuid.clone(), device.mode);
+            if device.scaled > device.memory {
+                is_scaled = true;
                 promised.insert(device.uuid.clone(), device.scaled);
             }
         }
-        let is_scaled = devices(&container.name).any(promises_more);
         containers.push(AcceptedContainer {
             name: container.name.clone(),
             stage: container.stage,
@@ -150,7 +128,7 @@ fn accepted_allocation(
         allocation,
         containers,
     );
-    accepted.modes = modes;
+    accepted.modes = accepted_modes;
     accepted.promised = promised;
     Ok(accepted)
 }
@@ -219,20 +197,10 @@ fn check_capacity(
                 gpu_layout.cordon.clone().unwrap_or_default(),
             ));
         }
-        let grants = || {
-            let all = accepted.allocation.all().flat_map(|(_, grants)| grants);
-            all.filter(|grant| grant.device_key() == gpu)
-        };
-        if let Some(grant) = grants().find(|grant| !allows(device, grant)) {
-            return Err(Refusal::Shared {
-                gpu,
-                mode: device.mode,
-                given: (grant.memory, grant.cores),
-            });
-        }
         let offers = allocatable::replicas_by_resource(device);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
-        let all_offered = grants().all(offered);
+        let all = accepted.allocation.all().flat_map(|(_, grants)| grants);
+        let all_offered = all.filter(|grant| grant.device_key() == gpu).all(offered);
         let reason = if all_offered {
             full
         } else {
@@ -273,19 +241,6 @@ fn gpu_of(device: &GpuUuid) -> &str {
     MigPlacement::parse_device_key(device).map_or(device.as_str(), |(gpu, _)| gpu)
 }
 
-/// Whether the device, as it is shared now, can enforce the grant: timeslice enforces no amounts,
-/// and a grant without amounts would be unlimited in the other modes.
-fn allows(device: &Gpu, grant: &Grant) -> bool {
-    let without_amounts = (grant.memory, grant.cores) == (Mib(0), Percent(0));
-    match device.mode {
-        Mode::Timeslice => without_amounts,
-        Mode::Vgpu | Mode::Mps => {
-            !without_amounts || device.even_share.is_some_and(|even| even.memory == Mib(0))
-        }
-        Mode::Exclusive | Mode::Mig | Mode::Unknown => true,
-    }
-}
-
 /// Why a pod may not start, with what its user should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -304,20 +259,10 @@ pub enum Refusal {
         allocated: usize,
     },
     DeviceGone(GpuUuid),
-    /// An MPS client sees one device, and the allocation has more.
-    MpsBesideOther(String, GpuUuid),
-    /// An MPS client has its daemon's memory where the container mounts a volume.
-    MpsSharedMemory(String),
+    /// The sharing mode of a device cannot give a container what the allocation has of it.
+    Mode(String),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
-    /// The device's sharing mode changed since the pod was bound.
-    Shared {
-        gpu: GpuUuid,
-        /// Its sharing mode now.
-        mode: Mode,
-        /// What the pod's allocation has of it.
-        given: (Mib, Percent),
-    },
     Unhealthy(GpuUuid, String),
     Changing(GpuUuid, String),
     /// Processes of deleted pods still use what the device has left for the pod.
@@ -375,29 +320,10 @@ impl fmt::Display for Refusal {
                 f,
                 "{gpu} of the pod's allocation is no longer on this node: delete the pod and create it again"
             ),
-            Self::MpsBesideOther(container, device) => write!(
-                f,
-                "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
-            ),
-            Self::MpsSharedMemory(container) => write!(
-                f,
-                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
-            ),
+            Self::Mode(text) => f.write_str(text),
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
-            ),
-            Self::Shared {
-                gpu,
-                mode: Mode::Timeslice,
-                given: (memory, cores),
-            } => write!(
-                f,
-                "the pod's allocation has {memory} and {cores} compute of {gpu}, whose sharing mode is now timeslice, which enforces no amounts: delete the pod and create it again"
-            ),
-            Self::Shared { gpu, .. } => write!(
-                f,
-                "the pod's allocation of {gpu} has no amounts (timeslice), but the GPU's sharing mode now requires amounts: delete the pod and create it again"
             ),
             Self::Unhealthy(gpu, why) => write!(
                 f,

@@ -1,8 +1,7 @@
 //! A table of first starts: accepted, refused, and what the user reads.
 
-use aliquot_core::Grant;
-use aliquot_core::inventory::OrphanedShare;
-use aliquot_core::usage::DeviceUse;
+use aliquot_core::inventory::{Mode, OrphanedShare};
+use aliquot_core::{Mib, Percent};
 
 use super::*;
 use crate::testing::{RESOURCE, accepted, allocation, grant, inventory, layout_of, pod};
@@ -40,7 +39,7 @@ fn case() -> Case {
     }
 }
 
-fn decision_under(case: &Case, rules: NodeRules) -> Decision {
+fn validated(case: &Case, rules: NodeRules) -> Result<AcceptedAllocation, Refusal> {
     let validator = Validator {
         node: "n1".into(),
         rules,
@@ -61,9 +60,9 @@ fn decision_under(case: &Case, rules: NodeRules) -> Decision {
 fn check(change: impl FnOnce(&mut Case), expected: &[&str]) {
     let mut case = case();
     change(&mut case);
-    match decision_under(&case, RULES) {
-        Decision::Accept(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
-        Decision::Refuse(refusal) => {
+    match validated(&case, RULES) {
+        Ok(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
+        Err(refusal) => {
             let text = refusal.to_string();
             assert!(!expected.is_empty(), "refused: {text}");
             for part in expected {
@@ -77,13 +76,6 @@ fn given(grants: &[Grant]) -> Pod {
     pod("u1").with(&allocation(&[("main", grants)]))
 }
 
-fn accepted_under(case: &Case, rules: NodeRules) -> AcceptedAllocation {
-    match decision_under(case, rules) {
-        Decision::Accept(accepted) => *accepted,
-        Decision::Refuse(refusal) => panic!("refused: {refusal}"),
-    }
-}
-
 #[test]
 fn lowers_priority_in_namespaces_without_the_right() {
     let mut case = case();
@@ -93,7 +85,7 @@ fn lowers_priority_in_namespaces_without_the_right() {
     for (set_priority, expected) in [(true, 0), (false, 1)] {
         let mut rules = RULES;
         rules.rights.set_priority = set_priority;
-        let accepted = accepted_under(&case, rules);
+        let accepted = validated(&case, rules).expect("accepted");
         assert_eq!(accepted.allocation.priority, expected);
     }
 }
@@ -227,6 +219,25 @@ fn counts_pods_with_damaged_share() {
         (AllocatedUse::Unreadable, &unread),
     ] {
         check(|case| case.damaged = vec![("other".into(), used)], expected);
+    }
+}
+
+#[test]
+fn finds_mps_device_beside_others_in_any_order() {
+    let words = ["container main", "GPU-a, which is shared by MPS"];
+    for (gpus, expected) in [
+        (&["GPU-a", "GPU-b"][..], &words[..]),
+        (&["GPU-b", "GPU-a"], &words),
+        (&["GPU-a", "GPU-a"], &words),
+        (&["GPU-a"], &[]),
+    ] {
+        let with = |case: &mut Case| {
+            let grants = gpus.iter().map(|gpu| grant(gpu, 1000, 10));
+            case.inventory.gpus[0].mode = Mode::Mps;
+            case.pod = Some(given(&grants.collect::<Vec<_>>()));
+            case.holders = vec![entry("main", gpus.len())];
+        };
+        check(with, expected);
     }
 }
 

@@ -2,17 +2,12 @@
 //! and video only where the device's profile allows them, because libvgpu.so limits neither. The
 //! edits of a container whose devices are not shared by vgpu stay as they are.
 
-use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::mig::published::Mig;
-use aliquot_profiles::Mode;
-use aliquot_profiles::mode::InstanceSharing;
+use aliquot_core::inventory::Gpu;
 use serde_json::Value;
 
 use crate::container_edits::cdi::Edits;
 use crate::gpus::allocatable::{NodeLayout, parent_gpu};
-
-/// The variable that NVIDIA's container runtime reads.
-const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+use crate::modes::{self, Capabilities};
 
 /// File name prefixes of the driver's graphics libraries.
 const GRAPHICS: [&str; 22] = [
@@ -51,38 +46,13 @@ const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
 const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
 const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
 
-/// What a container may have besides compute and utility.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllowedCapabilities {
-    graphics: bool,
-    video: bool,
-}
-
-impl AllowedCapabilities {
-    /// What the profile of this device's GPU allows; `None`: the device is not shared by vgpu, and
-    /// its containers get what their image asks for.
+impl Capabilities {
+    /// What the profile of this device's GPU allows.
     fn on(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
-        if !matches!(device.mode, Shared::Vgpu | Shared::Unknown) {
-            return None;
-        }
-        let nothing = aliquot_profiles::mode::Vgpu::default();
-        let mode = layout.gpus.get(parent_gpu(device)).map(|s| &s.mode);
-        let settings = match (mode, &device.mig) {
-            (Some(Mode::Vgpu(vgpu)), _) => vgpu,
-            (Some(Mode::Mig(mig)), Some(Mig::Fixed(instance))) => {
-                let mut slices = mig.layout.iter();
-                let own = slices.find(|slice| slice.profile == instance.profile);
-                match own.and_then(|slice| slice.on.as_ref()) {
-                    Some(InstanceSharing::Vgpu(vgpu)) => vgpu,
-                    _ => &nothing,
-                }
-            }
-            _ => &nothing,
-        };
-        Some(Self {
-            graphics: settings.graphics,
-            video: settings.video,
-        })
+        let default = modes::of_device(device.mode).capabilities(device)?;
+        let gpu = layout.gpus.get(parent_gpu(device));
+        let own = gpu.and_then(|gpu| modes::of(&gpu.mode).capabilities(device));
+        Some(own.unwrap_or(default))
     }
 
     /// What all of a container's devices allow; `None` where none of them is shared by vgpu.
@@ -94,21 +64,15 @@ impl AllowedCapabilities {
         })
     }
 
-    /// The capabilities, as NVIDIA's runtime names them.
-    pub fn names(self) -> Vec<&'static str> {
-        let mut names = vec!["compute", "utility"];
-        if self.graphics {
-            names.extend(["graphics", "display"]);
-        }
-        if self.video {
-            names.push("video");
-        }
-        names
-    }
-
-    /// `NAME=value`.
+    /// What NVIDIA's container runtime reads, as `NAME=value`.
     pub fn variable(self) -> String {
-        format!("{VARIABLE}={}", self.names().join(","))
+        let graphics = if self.graphics {
+            ",graphics,display"
+        } else {
+            ""
+        };
+        let video = if self.video { ",video" } else { "" };
+        format!("NVIDIA_DRIVER_CAPABILITIES=compute,utility{graphics}{video}")
     }
 
     /// Removes what is not allowed from the driver's edits.
@@ -143,7 +107,9 @@ impl AllowedCapabilities {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::{Mig as MigSettings, Vgpu};
+    use aliquot_core::inventory::Mode as Shared;
+    use aliquot_profiles::Mode;
+    use aliquot_profiles::mode::{InstanceSharing, Mig as MigSettings, Vgpu};
     use serde_json::json;
 
     use super::*;
@@ -196,7 +162,7 @@ mod tests {
     /// Expects these remaining file names and this number of hooks.
     fn check(graphics: bool, video: bool, expected: &[&str], hooks: usize) {
         let mut edits = toolkit_edits();
-        AllowedCapabilities { graphics, video }.filter_edits(&mut edits);
+        Capabilities { graphics, video }.filter_edits(&mut edits);
         let all = edits.mounts.iter().map(|mount| &mount["containerPath"]);
         let all = all.chain(edits.device_nodes.iter().map(|node| &node["path"]));
         let names = all.filter_map(|path| path.as_str()?.rsplit('/').next());
@@ -228,11 +194,11 @@ mod tests {
         let mut alone = gpu("GPU-a", 0);
         alone.mode = Shared::Exclusive;
         let check = |shared: &NodeLayout, devices: &[&Gpu], expected: Option<&str>| {
-            let allowed = AllowedCapabilities::on_all(devices.iter().copied(), shared);
-            let names = allowed.map(|allowed| allowed.names().join(","));
-            assert_eq!(names.as_deref(), expected);
+            let allowed = Capabilities::on_all(devices.iter().copied(), shared);
+            let variable = allowed.map(Capabilities::variable);
+            assert_eq!(variable.as_deref(), expected);
         };
-        let neither = Some("compute,utility");
+        let neither = Some("NVIDIA_DRIVER_CAPABILITIES=compute,utility");
         check(&shared, &[&one, &other], neither);
         let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
         gpu.mode = Mode::Vgpu(Vgpu {
@@ -240,7 +206,7 @@ mod tests {
             video: true,
             ..Vgpu::default()
         });
-        let all = "compute,utility,graphics,display,video";
+        let all = "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics,display,video";
         check(&shared, &[&one], Some(all));
         check(&shared, &[&one, &other], neither);
         // It is left to its image.
@@ -263,7 +229,8 @@ mod tests {
         });
         let mut instance = gpu("MIG-1", 0);
         instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
-        let allowed = AllowedCapabilities::on(&instance, &shared).expect("vgpu");
-        assert_eq!(allowed.names(), ["compute", "utility", "video"]);
+        let allowed = Capabilities::on(&instance, &shared).expect("vgpu");
+        let variable = "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video";
+        assert_eq!(allowed.variable(), variable);
     }
 }

@@ -1,7 +1,7 @@
 //! The CDI edits of containers: the driver's files and device nodes, the limiter before them, and the
 //! specs that the container runtime reads. [`ContainerEdits`] is the way in.
 
-pub mod capabilities;
+mod capabilities;
 pub mod cdi;
 pub mod device_nodes;
 pub mod driver_spec;
@@ -18,10 +18,10 @@ use thiserror::Error;
 
 use crate::files::{self, FileError};
 use crate::host_device::HostDevice;
+use crate::modes::{Capabilities, ModeSetup};
 use crate::paths::Paths;
-use capabilities::AllowedCapabilities;
 use cdi::{DriverEdits, Spec};
-use device_nodes::{DeviceNodes, MissingNode};
+use device_nodes::{DeviceNodes, Majors, MissingNode};
 use driver_spec::SpecError;
 use injection::{InstalledLimiter, KnownShims};
 
@@ -55,6 +55,12 @@ pub enum EditsError {
 
 type StoredSpec = Result<Arc<Spec>, Arc<SpecError>>;
 
+#[derive(PartialEq)]
+pub(crate) struct EditInputs {
+    spec: Option<Arc<Spec>>,
+    majors: Majors,
+}
+
 pub struct ContainerEdits {
     paths: Paths,
     limiter: Option<InstalledLimiter>,
@@ -84,7 +90,7 @@ impl ContainerEdits {
         &self,
         container: &str,
         devices: &[HostDevice],
-        allowed: Option<AllowedCapabilities>,
+        allowed: Option<Capabilities>,
     ) -> Result<DriverEdits, EditsError> {
         let spec = self.driver_spec().map_err(|source| EditsError::NoDriver {
             container: container.to_owned(),
@@ -107,18 +113,32 @@ impl ContainerEdits {
         Ok(driver)
     }
 
-    /// Puts the limiter, with its files in the container's `directory`, before the driver. Returns
-    /// what is wrong although the container can start.
-    pub fn inject(
+    /// Does what `setup` says of limits, if a limiter is installed: puts it, with its files in the
+    /// container's `directory`, before the driver, and has a driver that can limit memory, too.
+    /// Returns what is wrong although the container can start.
+    pub fn limit(
         &self,
-        limiter: &InstalledLimiter,
-        directory: &Path,
         driver: &mut DriverEdits,
+        directory: &Path,
+        setup: &ModeSetup,
+        by_driver: bool,
     ) -> Result<Vec<String>, EditsError> {
-        let edits = &mut driver.edits;
+        let Some(limiter) = &self.limiter else {
+            return Ok(Vec::new());
+        };
+        let (edits, path) = (&mut driver.edits, directory.display().to_string());
+        if by_driver {
+            let gpus = setup.limited_by_driver.iter().map(String::as_str);
+            let gpus: Vec<&str> = gpus.collect();
+            injection::limit_by_driver(edits, &path, limiter, &gpus);
+        }
+        if !setup.limited {
+            return Ok(Vec::new());
+        }
+        injection::add_to_directory(directory, limiter)?;
         let (shims, problems) =
             limiter.install_driver_shims(edits, &self.paths.host_root, &self.shims)?;
-        injection::inject(edits, &directory.display().to_string(), limiter, &shims);
+        injection::inject(edits, &path, limiter, &shims);
         Ok(problems)
     }
 
@@ -152,8 +172,52 @@ impl ContainerEdits {
         Ok(())
     }
 
+    /// What the edits of every container follow from, beside its devices.
+    pub(crate) fn inputs(&self) -> EditInputs {
+        EditInputs {
+            spec: self.driver_spec().ok(),
+            majors: Majors::read(&self.paths.proc_devices),
+        }
+    }
+
+    /// The names that have a spec.
+    pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, FileError> {
+        let files = files::names(&paths.cdi)?;
+        let names = files.iter().filter_map(|file| cdi::name_of(file));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
+        files::remove(&paths.cdi.join(cdi::file_name(name)))
+    }
+
+    /// Removes the libraries and the programs of versions of the limiter that are neither installed
+    /// nor used by a container. Returns what could not be removed.
+    pub(crate) fn remove_old_limiters(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Some(limiter) = &self.limiter else {
+            return problems;
+        };
+        let programs = limiter.hook.parent();
+        let programs = programs.map(|folder| (&self.paths.programs, folder));
+        let libraries = (&self.paths.limiter, &*limiter.folder);
+        for (root, installed) in programs.into_iter().chain([libraries]) {
+            match injection::collect(root, installed, &self.paths.cdi) {
+                Ok(0) => {}
+                Ok(removed) => tracing::info!(
+                    removed,
+                    "removed versions of the limiter that no container uses"
+                ),
+                Err(error) => {
+                    problems.push(format!("cannot remove old versions of the limiter: {error}"));
+                }
+            }
+        }
+        problems
+    }
+
     /// [`driver_spec::stored`], read again after [`SPEC_MAX_AGE`].
-    pub(crate) fn driver_spec(&self) -> StoredSpec {
+    fn driver_spec(&self) -> StoredSpec {
         let mut cached = self.spec.lock();
         if let Some((read, spec)) = &*cached
             && read.elapsed() < SPEC_MAX_AGE

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::GpuUuid;
 use aliquot_k8s::event::{EventNote, PodRef};
+use aliquot_profiles::Mode;
 
 use crate::layout::desired_layout::DesiredLayoutError;
 use crate::layout::device_users::DeviceUsers;
-use crate::layout::stored_layout::{StoredLayout, cordon, mode_name};
+use crate::layout::stored_layout::{StoredLayout, cordon};
 use crate::layout::transition::{ChangeStep, GpuState};
 use crate::modes::ModeError;
 use crate::node_view::NodeCondition;
@@ -127,8 +128,8 @@ fn reason_to_wait(
 
 fn late((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
     let change = gpu.change.as_ref().filter(|change| change.late)?;
-    let mode = gpu.mode.as_ref().map_or("nothing", mode_name);
-    let to = mode_name(&change.to);
+    let mode = gpu.mode.as_ref().map_or("nothing", Mode::name);
+    let to = change.to.name();
     Some(format!(
         "{uuid} stays {mode} instead of changing to {to}: it was still in use when the timeout expired"
     ))

@@ -33,7 +33,7 @@ use crate::health::gpus::HealthMonitor;
 use crate::layout::desired_layout::{self, DesiredLayoutError};
 use crate::layout::device_users::{self, DeviceUsers, UserSources};
 use crate::layout::profile_status::{self, StepError};
-use crate::layout::stored_layout::{StoredLayout, StoredLayoutError, mode_name};
+use crate::layout::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::layout::transition::{self, ChangeStep, GpuState, PendingAction, TransitionInputs};
 use crate::metrics::{Metrics, count, set_count};
 use crate::modes::{self, SharingModes};
@@ -407,7 +407,7 @@ fn evictions(layout: &StoredLayout, users: &BTreeMap<GpuUuid, DeviceUsers>) -> V
         if !drains || users.allow_change(mode, &change.to) {
             continue;
         }
-        let to = mode_name(&change.to);
+        let to = change.to.name();
         for pod in users.pods.iter().filter(|pod| !pod.mirror) {
             let reason =
                 format!("{uuid} changes to mode {to}, as the profile of its node requires");

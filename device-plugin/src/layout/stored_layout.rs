@@ -13,7 +13,6 @@ use thiserror::Error;
 use crate::files::{self, FileError};
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
 use crate::layout::transition::{ChangeStep, GpuState};
-use crate::modes;
 
 /// The version that this release reads and writes.
 const VERSION: u32 = 1;
@@ -117,16 +116,12 @@ impl StoredLayout {
     }
 }
 
-pub fn mode_name(mode: &Mode) -> &'static str {
-    modes::of(mode).name()
-}
-
 /// Why a GPU accepts no new allocation. `restoring`: its mode is being set up again.
 pub(super) fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
-    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
+    let from = gpu.mode.as_ref().map_or("nothing", Mode::name);
     match &gpu.change {
         Some(change) if !change.late => {
-            Some(format!("changes from {from} to {}", mode_name(&change.to)))
+            Some(format!("changes from {from} to {}", change.to.name()))
         }
         _ => restoring.then(|| format!("is being set up as {from}")),
     }

@@ -6,6 +6,8 @@
 //! time is offered in its old mode until it is. A step begins only after the state that leads to it
 //! is stored, and is repeated until it succeeds.
 
+use std::mem::discriminant;
+
 use aliquot_profiles::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -93,7 +95,7 @@ impl GpuState {
 
 /// Whether both modes set up a GPU the same way, so that they differ only in numbers and names.
 pub fn is_same_setup(one: &Mode, other: &Mode) -> bool {
-    modes::of(one).setup() == modes::of(other).setup()
+    discriminant(one) == discriminant(other) && modes::of(one).setup() == modes::of(other).setup()
 }
 
 /// The next state, by what is desired and who uses the GPU. Applied until it stays the same, it

@@ -2,16 +2,13 @@
 
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
-use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Exclusive;
 
-use super::{ContainerGrant, ModeSetup, SharingMode};
+use super::SharingMode;
+
+pub(super) static ANY: Exclusive = Exclusive { rename: None };
 
 impl SharingMode for Exclusive {
-    fn name(&self) -> &'static str {
-        "exclusive"
-    }
-
     fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         vec![Gpu {
             mode: inventory::Mode::Exclusive,
@@ -20,12 +17,4 @@ impl SharingMode for Exclusive {
             ..whole
         }]
     }
-
-    fn setup(&self) -> Mode {
-        Mode::Exclusive(Self::default())
-    }
-}
-
-pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-    setup.show(share.grant.gpu.as_str(), share.grant.clone());
 }

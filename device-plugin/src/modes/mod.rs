@@ -1,13 +1,12 @@
-//! The sharing modes, one file each: what a mode makes of a GPU ([`SharingMode`], which its settings
-//! implement), and what a container on such a GPU needs. [`of`] and [`SharingModes::prepare`] name
-//! every mode once.
+//! The sharing modes, one file each: what a mode makes of a GPU, and what a container on such a GPU
+//! may have and needs. The settings of each mode implement [`SharingMode`].
 
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_core::Grant;
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
@@ -17,6 +16,7 @@ use thiserror::Error;
 
 use crate::files::FileError;
 use crate::host_device::InstanceIds;
+use crate::pods::pod::Container;
 
 mod exclusive;
 pub mod mig;
@@ -24,17 +24,16 @@ pub mod mps;
 mod timeslice;
 mod vgpu;
 
-/// What a mode makes of a GPU, by its settings. [`Self::enter`] and [`Self::leave`] block and are
-/// idempotent: after a kill at any point they are repeated, and skip what is already done.
+/// A mode, by its settings. [`Self::enter`] and [`Self::leave`] block and are idempotent: after a kill
+/// at any point they are repeated, and skip what is already done.
 pub trait SharingMode {
-    /// Its name in profiles.
-    fn name(&self) -> &'static str;
-
     /// The devices that the GPU offers. `whole`: the GPU, or an instance of it, without replicas.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu>;
 
-    /// The mode without the settings that may change while pods use the GPU: numbers and names.
-    fn setup(&self) -> Mode;
+    /// The settings that cannot change while pods use the GPU: all but numbers and names.
+    fn setup(&self) -> Option<Mode> {
+        None
+    }
 
     /// Whether [`Self::enter`] waits for the MPS supervisor.
     fn needs_mps_supervisor(&self) -> bool {
@@ -51,6 +50,44 @@ pub trait SharingMode {
     fn leave(&self, _modes: &SharingModes, _gpu: &GpuFacts, _to: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
+
+    /// What containers on this device may have of the driver; `None`: what their images ask for.
+    fn capabilities(&self, _device: &Gpu) -> Option<Capabilities> {
+        None
+    }
+
+    /// Whether it enforces amounts of memory and compute, of which a node has a capacity.
+    fn enforces_amounts(&self) -> bool {
+        true
+    }
+
+    /// Whether the share of a running container can be resized.
+    fn is_resizable(&self) -> bool {
+        false
+    }
+
+    /// Why a container may not have a grant; the text is for the pod's user.
+    fn validate(&self, _asked: &RequestedGrant<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Adds what a container needs of one device: by default the device, without limits.
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+    }
+
+    /// Prepares one device for a container, and adds what that needs of it. Returns the instance
+    /// that was created for it. Called at every start of the container; for the same grant it adds
+    /// the same. Blocks.
+    fn prepare(
+        &self,
+        _modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        self.edits(share, setup);
+        Ok(None)
+    }
 }
 
 pub fn of(mode: &Mode) -> &dyn SharingMode {
@@ -64,24 +101,28 @@ pub fn of(mode: &Mode) -> &dyn SharingMode {
     }
 }
 
+/// The mode of a device, for what depends on no settings of its profile. Where it is unknown, what
+/// was allocated is enforced.
+pub fn of_device(mode: inventory::Mode) -> &'static dyn SharingMode {
+    match mode {
+        inventory::Mode::Vgpu | inventory::Mode::Unknown => &vgpu::ANY,
+        inventory::Mode::Exclusive => &exclusive::ANY,
+        inventory::Mode::Timeslice => &timeslice::ANY,
+        inventory::Mode::Mps => &mps::ANY,
+        inventory::Mode::Mig => &mig::ANY,
+    }
+}
+
 /// The GPU is not advertised, and left as it is.
 struct Unmanaged;
 
 impl SharingMode for Unmanaged {
-    fn name(&self) -> &'static str {
-        "unmanaged"
-    }
-
     fn devices(&self, _: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         Vec::new()
     }
-
-    fn setup(&self) -> Mode {
-        Mode::Unmanaged
-    }
 }
 
-/// Why a GPU cannot change its mode now, or a container cannot be set up now. Both are retried.
+/// Why a GPU cannot change its mode now, or a container cannot be set up now.
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
@@ -94,19 +135,54 @@ pub enum ModeError {
     /// without a limit.
     #[error("{0}")]
     NeedsAction(String),
-    /// Another reason; the text is for the administrator or the pod's user.
+    /// Another reason, which may be over at the next attempt; the text is for the administrator or
+    /// the pod's user.
+    #[error("{0}")]
+    Failed(String),
+    /// The device cannot give a container what it was allocated; the text is for the pod's user.
     #[error("{0}")]
     Refused(String),
+}
+
+/// What a container may have of the driver besides compute and utility.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    pub graphics: bool,
+    pub video: bool,
+}
+
+/// One grant of a container whose pod is to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestedGrant<'a> {
+    pub container: &'a Container,
+    pub grant: &'a Grant,
+    /// The container has no other one.
+    pub alone: bool,
+    pub device: &'a Gpu,
+}
+
+impl RequestedGrant<'_> {
+    /// The error of a mode in which a grant without amounts would be unlimited.
+    fn require_amounts(&self) -> Result<(), String> {
+        let even = self.device.even_share;
+        if has_amounts(self.grant) || even.is_some_and(|even| even.memory == Mib(0)) {
+            return Ok(());
+        }
+        Err(format!(
+            "the pod's allocation of {} has no amounts (timeslice), but the GPU's sharing mode now requires amounts: delete the pod and create it again",
+            self.grant.gpu
+        ))
+    }
+}
+
+fn has_amounts(grant: &Grant) -> bool {
+    (grant.memory, grant.cores) != (Mib(0), Percent(0))
 }
 
 /// One grant of a container that is about to start.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerGrant<'a> {
     pub grant: &'a Grant,
-    /// Its index among the container's grants, which is the number of the device in CUDA.
-    pub index: usize,
-    /// The mode that the device had when the pod was accepted.
-    pub mode: inventory::Mode,
     /// The device as it is published now.
     pub device: Option<&'a Gpu>,
     /// The instances of the GPU that others use, under dynamic MIG.
@@ -126,6 +202,8 @@ pub struct ModeSetup {
     pub mounts: Vec<Value>,
     /// The limiter enforces a limit; without one it is left out.
     pub limited: bool,
+    /// The GPUs whose memory the driver is to limit.
+    pub limited_by_driver: Vec<String>,
 }
 
 impl ModeSetup {
@@ -133,6 +211,13 @@ impl ModeSetup {
     fn show(&mut self, uuid: &str, grant: Grant) {
         self.visible.push(uuid.to_owned());
         self.shown.push(grant);
+    }
+
+    /// Has the driver limit the memory of this device, too; a MIG instance limits it itself.
+    fn limit_by_driver(&mut self, device: &GpuUuid) {
+        if !device.as_str().starts_with("MIG-") {
+            self.limited_by_driver.push(device.to_string());
+        }
     }
 }
 
@@ -163,26 +248,8 @@ impl SharingModes {
         self.mig.take_layout_changed()
     }
 
-    /// Lowers the limits of MPS daemons whose largest share has ended. `accepted` is every accepted
-    /// share; none is added until this returns. Blocks.
+    /// [`mps::MpsDaemons::lower`].
     pub fn lower_mps_limits<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
-        self.mps.lower(&mps::largest_shares(accepted));
-    }
-
-    /// Adds what one grant needs; returns the instance that was created for it. Called at every
-    /// start of the container; for the same grant it adds the same. Blocks.
-    pub fn prepare(
-        &self,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<Option<InstanceIds>, ModeError> {
-        match share.mode {
-            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::prepare(share, setup),
-            inventory::Mode::Exclusive => exclusive::prepare(share, setup),
-            inventory::Mode::Timeslice => timeslice::prepare(share, setup),
-            inventory::Mode::Mps => self.mps.prepare(share, setup)?,
-            inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
-        }
-        Ok(None)
+        self.mps.lower(accepted);
     }
 }

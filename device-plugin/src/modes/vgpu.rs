@@ -2,16 +2,18 @@
 
 use aliquot_core::inventory::{self, Gpu};
 use aliquot_nvml::GpuFacts;
-use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Scaling, Vgpu};
 
-use super::{ContainerGrant, ModeSetup, SharingMode};
+use super::{Capabilities, ContainerGrant, ModeSetup, RequestedGrant, SharingMode};
+
+pub(super) static ANY: Vgpu = Vgpu {
+    split: None,
+    memory_scaling: None,
+    graphics: false,
+    video: false,
+};
 
 impl SharingMode for Vgpu {
-    fn name(&self) -> &'static str {
-        "vgpu"
-    }
-
     /// The settings have all defaults filled in.
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
         // A GPU that somebody else partitioned cannot be shared as a whole.
@@ -29,16 +31,26 @@ impl SharingMode for Vgpu {
         }]
     }
 
-    fn setup(&self) -> Mode {
-        Mode::Vgpu(Self::default())
+    fn capabilities(&self, _: &Gpu) -> Option<Capabilities> {
+        let (graphics, video) = (self.graphics, self.video);
+        Some(Capabilities { graphics, video })
     }
-}
 
-pub(super) fn prepare(share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
-    setup.limited = true;
-    // The limits are in the limits page; the variable only informs the user.
-    let (place, memory) = (share.index, share.grant.memory_limit().0);
-    let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
-    setup.variables.push(variable);
-    setup.show(share.grant.gpu.as_str(), share.grant.clone());
+    fn is_resizable(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
+        asked.require_amounts()
+    }
+
+    fn edits(&self, share: &ContainerGrant<'_>, setup: &mut ModeSetup) {
+        setup.limited = true;
+        setup.limit_by_driver(&share.grant.gpu);
+        // The limits are in the limits page; the variable only informs the user.
+        let (index, memory) = (setup.shown.len(), share.grant.memory_limit().0);
+        let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{index}={memory}m");
+        setup.variables.push(variable);
+        setup.show(share.grant.gpu.as_str(), share.grant.clone());
+    }
 }

@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_core::inventory::{Inventory, Mode};
+use aliquot_core::inventory::Inventory;
 use aliquot_core::quantity;
 use aliquot_core::usage;
 use serde_json::{Map, Value, json};
 
+use crate::gpus::allocatable::replicas_by_resource;
+use crate::modes;
 use crate::node_view::NodeView;
 use crate::pods::pod::{Phase, Pod};
 use crate::settings::Settings;
@@ -46,11 +48,10 @@ pub fn desired(
     let Some(names) = names else {
         return BTreeMap::new();
     };
-    let enforces_amounts = |mode| matches!(mode, Mode::Vgpu | Mode::Mps | Mode::Exclusive);
-    let devices = inventory
-        .gpus
-        .iter()
-        .filter(|device| enforces_amounts(device.mode));
+    let devices = inventory.gpus.iter().filter(|device| {
+        let enforces_amounts = modes::of_device(device.mode).enforces_amounts();
+        enforces_amounts && !replicas_by_resource(device).is_empty()
+    });
     let (mut memory, mut cores) = (0_u64, 0_u64);
     for device in devices {
         memory = memory.saturating_add(device.scaled.0);
@@ -105,6 +106,7 @@ pub fn patch(desired: &BTreeMap<String, u64>, view: &NodeView, synced: bool) -> 
 
 #[cfg(test)]
 mod tests {
+    use aliquot_core::inventory::Mode;
     use aliquot_core::usage::Stage::{self, App, Init, Sidecar};
 
     use super::*;

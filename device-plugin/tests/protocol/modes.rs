@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_core::inventory;
+use aliquot_core::mig::published::MigPlacement;
 use aliquot_device_plugin::gpus::allocatable::{GpuLayout, NodeLayout};
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
+use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Timeslice};
 use serde_json::{Value, json};
@@ -84,6 +87,29 @@ async fn merges_two_resources_into_one_environment() {
     prestart(plugin, &["GPU-a::0"]).await.expect("served");
     let now = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));
     assert_eq!(specs, now);
+}
+
+/// The pod was accepted with an instance, and MIG mode is off since.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_mode_refuses_at_a_restart_reaches_the_scheduler() {
+    let mut node = node().connected().await;
+    node.run("u1", "GPU-a", 1, "GPU-a::0").await;
+    {
+        let mut store = node.allocations.store.lock();
+        let accepted = store.get(&"u1".into()).expect("accepted");
+        let mut accepted = AcceptedAllocation::clone(accepted);
+        accepted.modes.insert("GPU-a".into(), inventory::Mode::Mig);
+        let main = accepted.allocation.containers.get_mut("main");
+        main.expect("a container")[0].mig = Some(MigPlacement {
+            profile: "1g.5gb".to_owned(),
+            start: 0,
+        });
+        store.put(accepted).expect("stored");
+    }
+    let error = node.start("GPU-a::0").await.expect_err("refused");
+    assert!(error.contains("MIG mode is disabled on GPU-a"), "{error}");
+    let published = node.allocations.published.get();
+    assert_eq!(published.inventory.refused[0].name, "u1");
 }
 
 /// Without a limiter, and in modes that need none.

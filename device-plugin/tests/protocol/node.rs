@@ -25,7 +25,9 @@ use aliquot_device_plugin::modes::SharingModes;
 use aliquot_device_plugin::pods::Pods;
 use aliquot_device_plugin::pods::pod::Pod;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, NvmlError};
+use aliquot_nvml::{
+    DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, MigError, MigLayout, NvmlError,
+};
 use aliquot_profiles::Defaults;
 use clap::Parser as _;
 use parking_lot::Mutex;
@@ -64,6 +66,11 @@ impl Driver for TwoGpus {
     fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
         std::thread::park_timeout(timeout);
         Ok(Vec::new())
+    }
+
+    /// MIG mode is off.
+    fn mig_layout(&self, _: &str) -> Result<MigLayout, MigError> {
+        Ok(MigLayout::default())
     }
 }
 

@@ -12,17 +12,23 @@ use aliquot_core::mig;
 use aliquot_core::mig::published::{self, CreatedInstance, DynamicMig, FixedInstance};
 use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice};
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::{Exclusive, InstanceSharing, LayoutEntry, Mig, Strategy};
+use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Strategy};
 
-use super::{ModeError, SharingMode, SharingModes};
+use super::{
+    Capabilities, ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes, exclusive,
+};
+use crate::host_device::InstanceIds;
 
 pub(super) use partitioner::MigPartitioner;
 
-impl SharingMode for Mig {
-    fn name(&self) -> &'static str {
-        "mig"
-    }
+pub(super) static ANY: Mig = Mig {
+    layout: Vec::new(),
+    dynamic: true,
+    allow: Vec::new(),
+    strategy: Strategy::Mixed,
+};
 
+impl SharingMode for Mig {
     fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
         if self.dynamic {
             return dynamic_device(whole, gpu, &self.allow)
@@ -41,11 +47,11 @@ impl SharingMode for Mig {
         devices.collect()
     }
 
-    fn setup(&self) -> Mode {
-        Mode::Mig(Self {
+    fn setup(&self) -> Option<Mode> {
+        Some(Mode::Mig(Self {
             allow: Vec::new(),
             ..self.clone()
-        })
+        }))
     }
 
     fn needs_mps_supervisor(&self) -> bool {
@@ -60,13 +66,31 @@ impl SharingMode for Mig {
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, to: &Mode) -> Result<(), ModeError> {
         modes.mig.leave(gpu, to)
     }
+
+    fn capabilities(&self, device: &Gpu) -> Option<Capabilities> {
+        let profile = &device.mig.as_ref()?.fixed()?.profile;
+        let entry = self.layout.iter().find(|entry| entry.profile == *profile);
+        sharing(entry?).capabilities(device)
+    }
+
+    fn enforces_amounts(&self) -> bool {
+        false
+    }
+
+    fn prepare(
+        &self,
+        modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        modes.mig.prepare(share, setup).map(Some)
+    }
 }
 
 /// How the instances of a layout's entry are shared: one container gets each, unless it says `on`.
 fn sharing(entry: &LayoutEntry) -> &dyn SharingMode {
-    static ALONE: Exclusive = Exclusive { rename: None };
     match &entry.on {
-        None => &ALONE,
+        None => &exclusive::ANY,
         Some(InstanceSharing::Vgpu(settings)) => settings,
         Some(InstanceSharing::Timeslice(settings)) => settings,
         Some(InstanceSharing::Mps(settings)) => settings,

@@ -91,7 +91,10 @@ impl MigPartitioner {
         let _guard = lock.lock();
         let mut layout = self.driver.mig_layout(gpu)?;
         let Some(geometry) = layout.geometry.take() else {
-            return Err(ModeError::Refused(format!("MIG mode is disabled on {gpu}")));
+            let text = format!(
+                "MIG mode is disabled on {gpu} of the pod's allocation: delete the pod and create it again"
+            );
+            return Err(ModeError::Refused(text));
         };
         let matches =
             |one: &&nvml::GpuInstance| placement_of(one) == *placement && one.device().is_some();
@@ -106,7 +109,7 @@ impl MigPartitioner {
             )?,
         };
         let Some(device) = made.device() else {
-            return Err(ModeError::Refused(format!(
+            return Err(ModeError::Failed(format!(
                 "{gpu}: the new MIG instance {} has no device",
                 made.profile
             )));
@@ -142,7 +145,7 @@ impl MigPartitioner {
         let needs = at.and_then(|at| place::on_gpu(geometry, &all, at, |one| one == start));
         let Some((_, needs)) = needs else {
             let text = format!(
-                "{gpu} has no room for {profile} at slice {start} beside the instances of other pods"
+                "{gpu} has no room for {profile} at slice {start} beside the instances of other pods: delete the pod and create it again"
             );
             return Err(ModeError::Refused(text));
         };
@@ -182,7 +185,7 @@ impl MigPartitioner {
     fn switch_on(&self, gpu: &GpuFacts) -> Result<(), ModeError> {
         let uuid = &gpu.uuid;
         if !gpu.mig.capable {
-            return Err(ModeError::Refused(format!("{uuid} does not support MIG")));
+            return Err(ModeError::Failed(format!("{uuid} does not support MIG")));
         }
         if self.driver.mig_layout(uuid)?.geometry.is_some() {
             return Ok(());
@@ -206,7 +209,7 @@ impl MigPartitioner {
         let Some(geometry) = found.geometry else {
             let text =
                 format!("MIG mode is enabled on {uuid}, but the driver reports no profiles for it");
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Failed(text));
         };
         let plan = if settings.dynamic {
             plan::plan_cleanup(&found.instances)
@@ -214,7 +217,7 @@ impl MigPartitioner {
             let before = self.last.of(uuid).into_iter().map(|one| one.place);
             let before: Vec<MigPlacement> = before.collect();
             let plan = plan::plan_layout(&geometry, &settings.layout, &found.instances, &before);
-            plan.map_err(|error| ModeError::Refused(format!("{uuid}: {error}")))?
+            plan.map_err(|error| ModeError::Failed(format!("{uuid}: {error}")))?
         };
         let _changing = LayoutChange(&self.changed);
         for id in plan.destroy {

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
+use aliquot_core::Mib;
 use aliquot_core::mig::table;
-use aliquot_core::{Mib, inventory};
 use aliquot_node_state::mps::DaemonPhase;
 use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
@@ -132,8 +132,6 @@ impl Fixture {
         let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
             grant: &grant,
-            index: 0,
-            mode: inventory::Mode::Mig,
             device: None,
             other_instances: &[],
         };

@@ -71,7 +71,6 @@ impl<'a> SupervisedDaemon<'a> {
             losses: 0,
             faults: 0,
             servers: Vec::new(),
-            shm: Some(directory.shm()),
             one_user: false,
         });
         Self {

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::{GpuUuid, Grant, Mib, Percent};
+use aliquot_core::{Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
 use aliquot_nvml::GpuFacts;
@@ -28,7 +28,8 @@ use aliquot_profiles::mode::Mps;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ContainerGrant, ModeError, ModeSetup, SharingMode, SharingModes};
+use super::{ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes};
+use crate::host_device::InstanceIds;
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
 /// Where a container finds its daemon's sockets.
@@ -40,15 +41,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
-/// The MPS device of a container that also has another device, in whichever order.
-pub fn mps_device_beside_others(
-    grants: &[Grant],
-    mode: impl Fn(&GpuUuid) -> Option<Shared>,
-) -> Option<&GpuUuid> {
-    let devices = grants.iter().map(|grant| &grant.gpu);
-    let mut by_mps = devices.filter(|device| mode(device) == Some(Shared::Mps));
-    by_mps.next().filter(|_| grants.len() > 1)
-}
+pub(super) static ANY: Mps = Mps::new(1);
 
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonTarget<'a> {
@@ -58,22 +51,6 @@ pub struct DaemonTarget<'a> {
     pub capability: Option<(u32, u32)>,
     /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
     pub slices: Option<(u32, u32)>,
-}
-
-/// The most memory and compute of any container on each device in mode mps.
-pub fn largest_shares<'a>(
-    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
-) -> BTreeMap<GpuUuid, (Mib, Percent)> {
-    let mut largest: BTreeMap<GpuUuid, (Mib, Percent)> = BTreeMap::new();
-    for pod in accepted {
-        let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
-        for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
-            let (memory, threads) = largest.entry(grant.gpu.clone()).or_default();
-            *memory = grant.memory.max(*memory);
-            *threads = grant.cores.max(*threads);
-        }
-    }
-    largest
 }
 
 pub struct MpsDaemons {
@@ -96,21 +73,21 @@ impl MpsDaemons {
     pub fn start(&self, target: DaemonTarget<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
         if let Some(text) = plan::refusal(replicas, target.capability, target.slices) {
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Failed(text));
         }
         let gpu = target.slices.is_none().then_some(target.device);
         let mut spec = plan::daemon_spec(target.device, target.memory, settings, gpu);
         let directory = self.directory(target.device);
         let mut base_specs = self.base_specs.lock();
         base_specs.insert(target.device.to_owned(), spec.clone());
-        if let Some(old) = directory.spec().map_err(refused)? {
+        if let Some(old) = directory.spec().map_err(failed)? {
             spec = spec.with_at_least(old.memory, old.threads);
         }
-        directory.put_spec(&spec).map_err(refused)?;
+        directory.put_spec(&spec).map_err(failed)?;
         drop(base_specs);
         let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
         served.map_err(|why| {
-            ModeError::Refused(format!(
+            ModeError::Failed(format!(
                 "the MPS daemon of {} is not running after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
                 target.device
             ))
@@ -122,7 +99,7 @@ impl MpsDaemons {
         let directory = self.directory(device);
         let mut base_specs = self.base_specs.lock();
         base_specs.remove(device);
-        directory.remove_spec().map_err(refused)?;
+        directory.remove_spec().map_err(failed)?;
         drop(base_specs);
         let gone = || {
             if directory.is_gone() {
@@ -131,22 +108,28 @@ impl MpsDaemons {
             Err(why_not(&directory))
         };
         wait(CHANGE_TIMEOUT, gone).map_err(|why| {
-            ModeError::Refused(format!(
+            ModeError::Failed(format!(
                 "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node"
             ))
         })
     }
 
     /// Lowers the limits of each daemon to what the largest share on its device needs: they may have
-    /// been raised for one that has ended. Clients that run keep theirs. `shares` contains every
-    /// share for which limits may be raised meanwhile. Logs errors; the next call tries again.
-    pub fn lower(&self, shares: &BTreeMap<GpuUuid, (Mib, Percent)>) {
+    /// been raised for one that has ended. Clients that run keep theirs. `accepted` is every accepted
+    /// share; none is added until this returns. Logs errors; the next call tries again. Blocks.
+    pub fn lower<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
         let base_specs = self.base_specs.lock();
-        for (device, base) in base_specs.iter() {
-            let largest = shares.get(&GpuUuid::from(device.as_str()));
-            let (memory, threads) = largest.copied().unwrap_or_default();
-            let spec = base.with_at_least(memory, threads);
-            match self.directory(device).put_spec(&spec) {
+        let mut specs = base_specs.clone();
+        for pod in accepted {
+            let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
+            for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
+                if let Some(spec) = specs.get_mut(grant.gpu.as_str()) {
+                    *spec = spec.with_at_least(grant.memory, grant.cores);
+                }
+            }
+        }
+        for (device, spec) in &specs {
+            match self.directory(device).put_spec(spec) {
                 Ok(false) => {}
                 Ok(true) => tracing::info!(
                     device,
@@ -161,59 +144,9 @@ impl MpsDaemons {
         }
     }
 
-    /// Connects a client to the daemon and sets its limits.
-    pub fn prepare(
-        &self,
-        share: &ContainerGrant<'_>,
-        setup: &mut ModeSetup,
-    ) -> Result<(), ModeError> {
-        let device = share.grant.gpu.as_str();
-        let (memory, threads) = (share.grant.memory, share.grant.cores);
-        let directory = self.directory(device);
-        let ready = self.ready(&directory, memory, threads);
-        ready.map_err(|why| {
-            ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
-        })?;
-        // The daemon limits the compute, by share of the SMs and not of time.
-        let shown = Grant {
-            cores: Percent(0),
-            ..share.grant.clone()
-        };
-        setup.show(device, shown);
-        let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
-        set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
-        // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
-        if memory > Mib(0) {
-            set(
-                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-                format!("0={}M", memory.0),
-            );
-        }
-        if threads > Percent(0) {
-            set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
-        }
-        let mut mount = |from: PathBuf, to: &str| {
-            let options = ["rw", "nosuid", "nodev", "bind"];
-            let mount = json!({"hostPath": from, "containerPath": to, "options": options});
-            setup.mounts.push(mount);
-        };
-        mount(directory.pipe(), PIPE);
-        // The server and its clients share memory there.
-        if let Some(shm) = shared_memory(&directory)? {
-            mount(shm, "/dev/shm");
-        }
-        // MPS limits each client; libvgpu.so limits all clients of a container together.
-        setup.limited = memory > Mib(0);
-        Ok(())
-    }
-
     /// Whether the daemon serves the device and allows a client this much.
-    fn ready(
-        &self,
-        directory: &DaemonDirectory,
-        memory: Mib,
-        threads: Percent,
-    ) -> Result<(), String> {
+    fn ready(&self, directory: &DaemonDirectory, grant: &Grant) -> Result<(), String> {
+        let (memory, threads) = (grant.memory, grant.cores);
         let base_specs = self.base_specs.lock();
         let spec = directory.spec().map_err(|error| error.to_string())?;
         let spec = spec.ok_or("its GPU is leaving mode mps")?;
@@ -244,10 +177,6 @@ impl MpsDaemons {
 }
 
 impl SharingMode for Mps {
-    fn name(&self) -> &'static str {
-        "mps"
-    }
-
     fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         vec![Gpu {
             mode: Shared::Mps,
@@ -259,12 +188,12 @@ impl SharingMode for Mps {
         }]
     }
 
-    fn setup(&self) -> Mode {
-        Mode::Mps(Self {
+    fn setup(&self) -> Option<Mode> {
+        Some(Mode::Mps(Self {
             rename: None,
             strict: true,
             ..self.clone()
-        })
+        }))
     }
 
     fn needs_mps_supervisor(&self) -> bool {
@@ -284,6 +213,39 @@ impl SharingMode for Mps {
     fn leave(&self, modes: &SharingModes, gpu: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
         modes.mps.stop(&gpu.uuid)
     }
+
+    fn validate(&self, asked: &RequestedGrant<'_>) -> Result<(), String> {
+        let container = &asked.container.name;
+        if !asked.alone {
+            return Err(format!(
+                "container {container} has {}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own",
+                asked.grant.gpu
+            ));
+        }
+        if asked.container.mounts_shm {
+            return Err(format!(
+                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
+            ));
+        }
+        asked.require_amounts()
+    }
+
+    fn prepare(
+        &self,
+        modes: &SharingModes,
+        share: &ContainerGrant<'_>,
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
+        let (grant, device) = (share.grant, share.grant.gpu.as_str());
+        let directory = modes.mps.directory(device);
+        let ready = modes.mps.ready(&directory, grant);
+        let ready = ready.and_then(|()| has_memory(&directory));
+        ready.map_err(|why| {
+            ModeError::Failed(format!("the MPS daemon of {device} is not ready: {why}"))
+        })?;
+        connect(&directory, grant, setup);
+        Ok(None)
+    }
 }
 
 /// By this spec, or by one that was raised meanwhile.
@@ -298,21 +260,47 @@ fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> 
     }
 }
 
-/// The memory of the device's daemon. A restart of the node ends the mount and leaves status and
-/// directory, through which clients would write to the host's disk.
-fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeError> {
-    let status = directory.status().map_err(refused)?;
-    let Some(shm) = status.and_then(|status| status.shm) else {
-        return Ok(None);
-    };
-    // A supervisor of an earlier release mounts its memory where the agent does not see it.
-    if shm == directory.shm() && !crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
-        return Err(ModeError::Refused(format!(
-            "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
-            shm.display()
-        )));
+/// Whether the memory of the device's daemon is mounted. A restart of the node ends that and leaves
+/// status and directory, through which clients would write to the host's disk.
+fn has_memory(directory: &DaemonDirectory) -> Result<(), String> {
+    let shm = directory.shm();
+    if crate::tmpfs::is_mounted(&shm).unwrap_or(false) {
+        return Ok(());
     }
-    Ok(Some(shm))
+    Err(format!(
+        "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
+        shm.display()
+    ))
+}
+
+/// Connects a client to the daemon and sets its limits.
+fn connect(directory: &DaemonDirectory, grant: &Grant, setup: &mut ModeSetup) {
+    let (memory, threads) = (grant.memory, grant.cores);
+    // The daemon limits the compute, by share of the SMs and not of time.
+    let shown = Grant {
+        cores: Percent(0),
+        ..grant.clone()
+    };
+    setup.show(grant.gpu.as_str(), shown);
+    let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
+    set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
+    // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
+    if memory > Mib(0) {
+        let limit = format!("0={}M", memory.0);
+        set("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit);
+    }
+    if threads > Percent(0) {
+        set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
+    }
+    // The server and its clients share memory at /dev/shm.
+    for (from, to) in [(directory.pipe(), PIPE), (directory.shm(), "/dev/shm")] {
+        let options = ["rw", "nosuid", "nodev", "bind"];
+        let mount = json!({"hostPath": from, "containerPath": to, "options": options});
+        setup.mounts.push(mount);
+    }
+    // MPS limits each client; libvgpu.so limits all clients of a container together.
+    setup.limited = memory > Mib(0);
+    setup.limit_by_driver(&grant.gpu);
 }
 
 fn why_not(directory: &DaemonDirectory) -> String {
@@ -337,10 +325,10 @@ fn wait(most: Duration, check: impl Fn() -> Result<(), String>) -> Result<(), St
     }
 }
 
-fn refused(error: DaemonDirectoryError) -> ModeError {
+fn failed(error: DaemonDirectoryError) -> ModeError {
     match error {
         DaemonDirectoryError::File(error) => ModeError::File(error),
-        other => ModeError::Refused(other.to_string()),
+        other => ModeError::Failed(other.to_string()),
     }
 }
 

@@ -38,30 +38,14 @@ impl Fixture {
     }
 
     fn report(&self, phase: DaemonPhase, spec: Option<DaemonSpec>) {
-        self.report_with_shm(phase, spec, "/run/shm-of-mps".into());
-    }
-
-    fn report_with_shm(&self, phase: DaemonPhase, spec: Option<DaemonSpec>, shm: PathBuf) {
-        let status = DaemonStatus {
-            shm: Some(shm),
-            ..testing::daemon_status(phase, spec)
-        };
+        let status = testing::daemon_status(phase, spec);
         self.directory().put_status(&status).expect("written");
     }
 
-    /// What a container gets with this share of [`GPU`].
-    fn setup_for(&self, memory: u64, cores: u32) -> Result<ModeSetup, String> {
-        let mut setup = ModeSetup::default();
+    /// Whether a container may have this share of [`GPU`] now.
+    fn ready(&self, memory: u64, cores: u32) -> Result<(), String> {
         let grant = testing::grant(GPU, memory, cores);
-        let share = ContainerGrant {
-            grant: &grant,
-            index: 0,
-            mode: Shared::Mps,
-            device: None,
-            other_instances: &[],
-        };
-        let prepared = self.daemons.prepare(&share, &mut setup);
-        prepared.map(|()| setup).map_err(|error| error.to_string())
+        self.daemons.ready(&self.directory(), &grant)
     }
 
     fn spec(&self) -> DaemonSpec {
@@ -108,8 +92,14 @@ fn mps_2_advertises_under_renamed_resource() {
 
 #[test]
 fn gives_container_its_limits_and_daemon() {
-    let fixture = Fixture::served(true);
-    let setup = fixture.setup_for(3000, 20).expect("prepared");
+    let fixture = Fixture::new();
+    let setup_for = |memory, cores| {
+        let mut setup = ModeSetup::default();
+        let grant = testing::grant(GPU, memory, cores);
+        connect(&fixture.directory(), &grant, &mut setup);
+        setup
+    };
+    let setup = setup_for(3000, 20);
     let variables = [
         "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
@@ -119,12 +109,12 @@ fn gives_container_its_limits_and_daemon() {
     assert_eq!(setup.visible, [GPU]);
     let shown = (setup.shown[0].memory, setup.shown[0].cores);
     assert_eq!(shown, (Mib(3000), Percent(0)), "its daemon limits it");
-    let pipe = fixture.root.path().join("GPU-a/pipe");
-    assert_eq!(setup.mounts[0]["hostPath"], json!(pipe));
-    assert_eq!(setup.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
+    let path = |name: &str| json!(fixture.root.path().join(name));
+    assert_eq!(setup.mounts[0]["hostPath"], path("GPU-a/pipe"));
+    assert_eq!(setup.mounts[1]["hostPath"], path("GPU-a/shm"));
     assert_eq!(setup.mounts[1]["containerPath"], json!("/dev/shm"));
     assert!(setup.limited, "the total of its clients is libvgpu.so's");
-    let free = fixture.setup_for(0, 0).expect("prepared");
+    let free = setup_for(0, 0);
     assert_eq!(free.variables, variables[..1]);
     assert!(!free.limited);
 }
@@ -132,54 +122,30 @@ fn gives_container_its_limits_and_daemon() {
 #[test]
 fn refuses_container_while_daemon_is_down() {
     let check = |fixture: &Fixture, expected: &str| {
-        let text = fixture.setup_for(3000, 20).expect_err(expected);
+        let text = fixture.ready(3000, 20).expect_err(expected);
         assert!(text.contains(expected), "{text}");
     };
     let down = Fixture::served(true);
     down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
     check(&down, "it ended by itself");
     check(&Fixture::served(false), "leaving mode mps");
-    let fixture = Fixture::served(true);
-    // After a restart of the node, the directory of its memory is on its disk.
-    let shm = fixture.directory().shm();
-    std::fs::create_dir(&shm).expect("made");
-    fixture.report_with_shm(DaemonPhase::Running, Some(fixture.spec()), shm.clone());
-    let text = format!("no memory is mounted at {}", shm.display());
-    check(&fixture, &text);
     // Nothing is known of the daemon.
+    let fixture = Fixture::served(true);
     let status = fixture.directory().path().join("status.json");
     std::fs::write(&status, "{").expect("written");
     check(&fixture, GPU);
-}
-
-#[test]
-fn finds_mps_device_beside_others_in_any_order() {
-    let grants = |devices: &[&str]| -> Vec<Grant> {
-        let grant = |device: &&str| testing::grant(device, 1000, 10);
-        devices.iter().map(grant).collect()
-    };
-    let mode = |device: &GpuUuid| match device.as_str() {
-        GPU => Some(Shared::Mps),
-        "GPU-b" => Some(Shared::Exclusive),
-        _ => None,
-    };
-    let check = |devices: &[&str], expected: Option<&str>| {
-        let grants = grants(devices);
-        let found = mps_device_beside_others(&grants, mode);
-        assert_eq!(found.map(GpuUuid::as_str), expected, "{devices:?}");
-    };
-    check(&[GPU], None);
-    check(&["GPU-b", "GPU-c"], None);
-    check(&[GPU, "GPU-b"], Some(GPU));
-    check(&["GPU-b", GPU], Some(GPU));
-    check(&[GPU, GPU], Some(GPU));
+    // After a restart of the node, the directory of its memory is on its disk.
+    let shm = fixture.directory().shm();
+    std::fs::create_dir(&shm).expect("made");
+    let text = has_memory(&fixture.directory()).expect_err("refused");
+    assert!(text.contains(&*shm.to_string_lossy()), "{text}");
 }
 
 #[test]
 fn waits_until_daemon_allows_larger_share() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
-        let started = threads.spawn(|| fixture.setup_for(20_000, 50));
+        let started = threads.spawn(|| fixture.ready(20_000, 50));
         let deadline = Instant::now() + Duration::from_mins(1);
         let raised = loop {
             let spec = fixture.spec();
@@ -216,8 +182,7 @@ fn lowers_limits_when_largest_share_has_ended() {
     // Accepted before the GPU changed its mode.
     let other = accepted("u3", 40_000, 90, Shared::Vgpu);
     let check = |shares: &[&AcceptedAllocation], memory, threads| {
-        let shares = largest_shares(shares.iter().copied());
-        fixture.daemons.lower(&shares);
+        fixture.daemons.lower(shares.iter().copied());
         let spec = fixture.spec();
         assert_eq!((spec.memory, spec.threads), (Mib(memory), Percent(threads)));
     };
@@ -241,7 +206,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
         let fixture = &fixture;
-        let start = |(memory, cores)| threads.spawn(move || fixture.setup_for(memory, cores));
+        let start = |(memory, cores)| threads.spawn(move || fixture.ready(memory, cores));
         let started = SHARES.map(start);
         // A supervisor that serves the current spec, which never has lower limits than before.
         let mut last = fixture.spec();

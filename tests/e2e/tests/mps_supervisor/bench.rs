@@ -87,9 +87,9 @@ impl Bench {
         supervisor.wait().unwrap();
     }
 
-    /// The memory of a daemon where the container runtime finds it.
-    pub(crate) fn mounted_shm(&self, status: &DaemonStatus) -> PathBuf {
-        seen_by(self.host.id(), status.shm.as_deref().unwrap())
+    /// The memory of a device's daemon where the container runtime finds it.
+    pub(crate) fn mounted_shm(&self, device: &str) -> PathBuf {
+        seen_by(self.host.id(), &self.directory(device).shm())
     }
 
     /// The supervisor's directory in the agent's state.

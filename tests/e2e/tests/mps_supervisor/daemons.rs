@@ -106,7 +106,7 @@ async fn each_daemon_has_its_own_sized_memory_at_dev_shm() {
     fs::write(daemon_shm(&first).join("more"), vec![1; 1 << 19]).unwrap();
     assert!(!daemon_shm(&other).join("data").exists());
     // What the container runtime mounts into the clients of each.
-    let (mounted, others) = (bench.mounted_shm(&first), bench.mounted_shm(&other));
+    let (mounted, others) = (bench.mounted_shm("GPU-a"), bench.mounted_shm("GPU-b"));
     assert_eq!(fs::read(mounted.join("data")).unwrap(), b"of a client");
     assert!(others.join("large").exists());
     assert!(!others.join("data").exists());

@@ -83,16 +83,14 @@ impl Agent {
         beside: &[MigPlacement],
     ) -> Result<Vec<String>, String> {
         let mut setup = ModeSetup::default();
-        for (place, grant) in grants.iter().enumerate() {
+        for grant in grants {
             let share = ContainerGrant {
                 grant,
-                index: place,
-                mode,
                 device: None,
                 other_instances: beside,
             };
-            self.modes
-                .prepare(&share, &mut setup)
+            modes::of_device(mode)
+                .prepare(&self.modes, &share, &mut setup)
                 .map_err(|error| error.to_string())?;
         }
         Ok(setup.visible)
