@@ -205,7 +205,10 @@ mod tests {
         });
         let Bare(read) = serde_json::from_value::<Bare<Node>>(node).unwrap();
         let taints = read.spec.unwrap().taints.unwrap();
-        assert_eq!((taints[0].key.as_str(), &taints[0].time_added), ("k", &None));
+        assert_eq!(
+            (taints[0].key.as_str(), &taints[0].time_added),
+            ("k", &None)
+        );
         let conditions = read.status.unwrap().conditions.unwrap();
         assert_eq!(conditions[0].type_, "AliquotProfile");
     }

@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use aliquot_core::PodUid;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
 use aliquot_node_state::container_directory::process_list;
 use aliquot_node_state::monitor_reports::write_atomically;
@@ -113,8 +112,8 @@ impl ActionRunner {
         for (shares, decision) in lent {
             self.counts.call_backs += u64::from(decision.begins);
             for share in decision.short.iter().map(|index| &shares[*index]) {
-                let pod = &sample.containers.all[share.at.0].pod;
-                self.send_event(Some(pod), "GpuMemoryUnavailable", short(sample, share));
+                let pod = pod_of(&sample.containers.all[share.at.0]);
+                self.send_event(pod, "GpuMemoryUnavailable", short(sample, share));
             }
             for share in decision.notify.iter().map(|index| &shares[*index]) {
                 for process in processes(share.at) {
@@ -131,7 +130,7 @@ impl ActionRunner {
                 if killed.fold(false, |any, one| any | one) {
                     let container = &sample.containers.all[share.at.0];
                     let text = ended(sample, share, shares);
-                    self.send_event(Some(&container.pod), "GpuMemoryCalledBack", text);
+                    self.send_event(pod_of(container), "GpuMemoryCalledBack", text);
                 }
             }
         }
@@ -171,7 +170,7 @@ impl ActionRunner {
                 kill,
             } => {
                 self.counts.above += 1;
-                let pod = Some(&sample.containers.all[*at].pod);
+                let pod = pod_of(&sample.containers.all[*at]);
                 let text = above(sample, *at, *device, *used);
                 match kill {
                     None => self.send_event(pod, "GpuMemoryAboveLimit", text),
@@ -206,7 +205,9 @@ impl ActionRunner {
     fn report_unmanaged(&self, process: &UnmanagedProcess, pid: u32) {
         let reason = process.reason.name();
         tracing::warn!(pid, gpu = process.gpu, pod = ?process.pod, reason, "unmanaged process on a GPU");
-        self.send_event(process.pod.as_ref(), "GpuProcessUnmanaged", about(process));
+        let pod = process.pod.as_ref().and_then(|uid| self.pods.get(uid));
+        let object = pod.map_or_else(|| PodRef::node(&self.node), |pod| pod.reference.clone());
+        self.send_event(object, "GpuProcessUnmanaged", about(process));
     }
 
     /// Reports containers that started without the driver's limit, each by container and device.
@@ -218,14 +219,11 @@ impl ActionRunner {
                 "container {name} started without the driver's limit of its memory on {gpu}, which is set now; until then only the library in it enforced its limit"
             );
             tracing::warn!(pod = container.pod_name, text, "late driver limit");
-            self.send_event(Some(&container.pod), "GpuMemoryLimitLate", text);
+            self.send_event(pod_of(container), "GpuMemoryLimitLate", text);
         }
     }
 
-    /// Sends a warning event on the pod, or on the node if the pod is not known.
-    fn send_event(&self, pod: Option<&PodUid>, reason: &'static str, text: String) {
-        let known = pod.and_then(|uid| self.pods.get(uid));
-        let pod = known.map_or_else(|| PodRef::node(&self.node), |pod| pod.reference.clone());
+    fn send_event(&self, pod: PodRef, reason: &'static str, text: String) {
         self.notes.send(EventNote {
             pod,
             warning: true,
@@ -233,6 +231,15 @@ impl ActionRunner {
             action: "Monitoring",
             text,
         });
+    }
+}
+
+/// As its share names it: a sample may be before the first list of pods.
+fn pod_of(container: &ManagedContainer) -> PodRef {
+    PodRef {
+        namespace: container.namespace.clone(),
+        name: container.pod_name.clone(),
+        uid: container.pod.as_str().to_owned(),
     }
 }
 

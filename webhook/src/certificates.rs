@@ -134,8 +134,8 @@ impl Ca {
         lifetime: SignedDuration,
     ) -> Result<ServingCertificate, CertificateError> {
         let ca_key = KeyPair::from_pem(&self.key).map_err(CertificateError::Create)?;
-        let issuer =
-            Issuer::from_ca_cert_pem(&self.certificate, ca_key).map_err(CertificateError::Create)?;
+        let issuer = Issuer::from_ca_cert_pem(&self.certificate, ca_key)
+            .map_err(CertificateError::Create)?;
         let created = whole_seconds(now)?;
         let expires = self.expires.min(created + lifetime);
         let mut params = CertificateParams::new(names).map_err(CertificateError::Create)?;

@@ -261,7 +261,7 @@ fn above(
         let old = before.map(grants);
         let is_smaller = |(index, (gpu, limit)): &(usize, (GpuUuid, Mib))| match &old {
             Some(old) => old.get(*index).is_some_and(|(_, old)| limit < old),
-            None => after.mode(gpu) == Mode::Vgpu,
+            None => modes::of_device(after.mode(gpu)).is_resizable(),
         };
         let limits = grants(after).into_iter().enumerate();
         let smaller: Vec<_> = limits.filter(is_smaller).collect();

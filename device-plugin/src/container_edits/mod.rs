@@ -209,7 +209,9 @@ impl ContainerEdits {
                     "removed versions of the limiter that no container uses"
                 ),
                 Err(error) => {
-                    problems.push(format!("cannot remove old versions of the limiter: {error}"));
+                    problems.push(format!(
+                        "cannot remove old versions of the limiter: {error}"
+                    ));
                 }
             }
         }
