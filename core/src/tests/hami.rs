@@ -4,6 +4,7 @@
 mod choice;
 mod codec;
 mod devices;
+mod pods;
 mod preferences;
 mod scores;
 

@@ -127,7 +127,10 @@ fn topology_takes_closest_group_or_least_linked_device() {
     };
     let taken = |count, policy| requests(request(count, 1, 0), &[(POLICY, policy)]);
     let four = node_of(&[FREE; 4], linked);
-    check("4.7.12", &four, &taken(2, "topology"), "c0:1+2");
+    check("4.7.12", &four, &taken(1, "topology-aware"), "c0:0");
+    check("4.7.12", &four, &taken(2, "topology-aware"), "c0:1+2");
+    check("4.7.12", &four, &taken(3, "topology"), "c0:0+1+2");
+    check("4.7.12", &four, &taken(4, "topology"), "c0:0+1+2+3");
     let used: &[&[(u64, u32)]] = &[FREE, FREE, &[(1000, 0)], FREE];
     check(
         "4.7.12",

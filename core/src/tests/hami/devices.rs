@@ -83,6 +83,27 @@ fn refuses_device_for_the_first_rule_it_breaks() {
 }
 
 #[test]
+fn full_compute_share_excludes_all_and_zero_excludes_none() {
+    let why = "1 CardInsufficientCore";
+    check(
+        "4.6.22",
+        &node(&[&[(1, 100)]]),
+        &requests(request(1, 1, 1), &[]),
+        why,
+    );
+    let why = "1 CardComputeUnitsExhausted";
+    check(
+        "4.6.22",
+        &node(&[&[(1, 100)]]),
+        &requests(request(1, 1, 0), &[]),
+        why,
+    );
+    let free = node(&[&[(1, 0), (1, 0), (1, 99)]]);
+    check("4.6.22", &free, &requests(request(1, 1, 1), &[]), "c0:0");
+    check("4.6.22", &free, &requests(request(1, 1, 0), &[]), "c0:0");
+}
+
+#[test]
 fn hami_3_fifty_percent_is_half_of_the_chosen_gpu() {
     let half = GpuRequest {
         memory: Memory::Share(Percent(50)),
@@ -205,4 +226,14 @@ fn accepts_mode_names_of_hami_and_aliquot() {
         &requests(request(1, 1, 0), &[]),
         "1 CardTypeMismatch",
     );
+}
+
+#[test]
+fn counts_too_few_devices_once() {
+    let demand = requests(request(2, 600, 0), &[]);
+    let used: &[&[(u64, u32)]] = &[&[(500, 0)], FREE, &[(500, 0)]];
+    let why = "2 CardInsufficientMemory, 1 AllocatedCardsInsufficientRequest";
+    check("4.6.16", &node(used), &demand, why);
+    let used: &[&[(u64, u32)]] = &[&[(500, 0)], FREE, FREE];
+    check("4.6.16", &node(used), &demand, "c0:1+2");
 }
