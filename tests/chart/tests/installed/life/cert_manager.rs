@@ -60,13 +60,7 @@ async fn started(cluster: &Cluster) -> Result<(Part, String)> {
     let wait = ["wait", "--for=condition=Established", "crd", "--all"];
     cluster.kubectl(&wait).await?.success()?;
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig().display());
-    let arguments = [
-        kubeconfig.as_str(),
-        "--leader-elect=false",
-        "--metrics-listen-address=127.0.0.1:0",
-        "--healthz-listen-address=127.0.0.1:0",
-    ];
-    let controller = cluster.start_part("cert-manager", program, &arguments, &[])?;
+    let controller = cluster.start_part("cert-manager", program, &[&kubeconfig], &[])?;
     Ok((controller, definitions))
 }
 
