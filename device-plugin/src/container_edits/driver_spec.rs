@@ -371,8 +371,8 @@ impl SpecGenerator {
 
     /// What `nvidia-ctk` writes, and for which inputs. Where one GPU does not answer, it names none
     /// and fails. Then a spec without names serves the others: the agent adds their device nodes.
-    /// The next update tries again. `nvidia-ctk` also fails where the files on the host were replaced
-    /// and the driver before them is still loaded, with which they do not work.
+    /// The next update tries again. `nvidia-ctk` also fails where the files on the host are of another
+    /// driver than the loaded one, and then no spec serves anybody.
     async fn output_with_names(
         &self,
         inputs: SpecInputs,
