@@ -178,7 +178,9 @@ impl OneNode {
         let names = facts.settings().names;
         let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
         let unreviewed = kube::Api::namespaced(client, &facts.namespace);
-        let of = |probe: Probe| probe.pod(&self.node, &image, &names, scheduler);
+        let secrets = agent.and_then(|agent| agent.spec.as_ref()?.image_pull_secrets.clone());
+        let secrets = secrets.unwrap_or_default();
+        let of = |probe: Probe| probe.pod(&self.node, &image, &secrets, &names, scheduler);
         let share = async {
             match admission::unreviewed(facts) {
                 Some(why) if scheduler.is_none() => Err(why),

@@ -1,6 +1,6 @@
 //! The pod and container of a process, from `/proc/<pid>/cgroup` (v1 and v2, the kubelet's systemd
-//! and cgroupfs drivers), which no tenant can forge. Only the first pod in a path counts: below its
-//! own cgroup a tenant may create others, under any name.
+//! and cgroupfs drivers, also where the runtime's is another), which no tenant can forge. Only the
+//! first pod in a path counts: below its own cgroup a tenant may create others, under any name.
 
 use aliquot_core::PodUid;
 
@@ -35,22 +35,24 @@ fn in_pod(path: &str) -> Option<ProcessLocation> {
         end += part.len() + 1;
         (part, end - 1)
     });
-    let (pod, at) = parts.find_map(|(part, end)| {
+    let (pod, name, at) = parts.find_map(|(part, end)| {
         let pod = below.then(|| pod_of(part)).flatten();
         below |= part == "kubepods";
-        // The systemd driver prefixes each slice with its parents' names.
-        let pod = pod.or_else(|| part.contains(SLICES).then(|| pod_of(part)).flatten());
-        Some((pod?, end))
+        // The systemd driver prefixes each slice with its parents' names. A runtime with the other
+        // driver below such a kubelet makes one name of slice and container.
+        let slice = part.split(':').next().filter(|one| one.contains(SLICES));
+        Some((pod.or_else(|| pod_of(slice?))?, part, end))
     })?;
-    let next = parts.next();
-    let container = next.and_then(|(part, end)| Some((container_of(part)?, end)));
-    let (container, at) = match container {
-        Some((id, end)) => (Some(id.to_owned()), end),
-        None => (None, at),
+    let (container, at) = match name.rsplit_once(':') {
+        Some((_, id)) => (container_of(id), at),
+        None => match parts.next() {
+            Some((part, end)) if container_of(part).is_some() => (container_of(part), end),
+            _ => (None, at),
+        },
     };
     Some(ProcessLocation {
         pod: Some(pod),
-        container,
+        container: container.map(str::to_owned),
         path: path.get(..at)?.to_owned(),
     })
 }
@@ -108,6 +110,8 @@ mod tests {
         let guaranteed = format!("kubepods.slice/kubepods-{pod}.slice");
         let slice =
             format!("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-{pod}.slice");
+        // containerd's default below a kubelet with the systemd driver.
+        let one_name = format!("kubepods-burstable-{pod}.slice:cri-containerd:{a}");
         let own = format!("kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-{pod}.slice");
         for cgroups in [
             format!("0::/kubepods/burstable/pod{UID}/{a}\n"),
@@ -116,6 +120,7 @@ mod tests {
             format!("0::/{slice}/crio-{a}.scope"),
             format!("0::/{slice}/docker-{a}.scope"),
             format!("0::/{guaranteed}/cri-containerd-{a}.scope"),
+            format!("0::/system.slice/containerd.service/{one_name}"),
             format!("12:pids:/user.slice\n3:memory:/kubepods/pod{UID}/{a}\n1:name=systemd:/x"),
             // A node in a container, and a reader in a namespace of cgroups.
             format!("0::/docker/{node}/kubelet/kubepods/pod{UID}/{a}"),

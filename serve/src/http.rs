@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -99,7 +99,16 @@ pub enum Ended {
     DeadlinePassed,
 }
 
+/// Listens at this address. All addresses of IPv4 are those of IPv6, too: where a cluster has no IPv4,
+/// the kubelet and the API server reach a pod by no other.
 pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
+    if addr.ip() == Ipv4Addr::UNSPECIFIED {
+        let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port()));
+        // Fails where the kernel has no IPv6.
+        if let Ok(listener) = TcpListener::bind(all).await {
+            return Ok(listener);
+        }
+    }
     TcpListener::bind(addr)
         .await
         .map_err(|source| ListenError { addr, source })

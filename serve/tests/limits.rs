@@ -83,6 +83,21 @@ fn size_of(length: usize) -> Vec<u8> {
     head.into_bytes()
 }
 
+/// Clusters have pods with addresses of IPv4, of IPv6, or of both.
+#[tokio::test]
+async fn serves_at_the_addresses_of_ipv4_and_ipv6() -> Result<()> {
+    let listener = http::bind("0.0.0.0:0".parse()?).await?;
+    let port = listener.local_addr()?.port();
+    for address in ["127.0.0.1", "::1"] {
+        // The machine may have no IPv6.
+        if std::net::TcpListener::bind((address, 0)).is_ok() {
+            let connected = timeout(DEADLINE, TcpStream::connect((address, port))).await?;
+            connected.context(address)?;
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn closes_what_waits_for_new_connections_beyond_the_limit() -> Result<()> {
     let mut limits = Limits::new(BODY);

@@ -228,8 +228,9 @@ capabilities: {drop: [ALL]}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 # For NVIDIA's runtime, which mounts the driver's libraries: all GPUs, and permission to
-# configure MIG.
-- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+# configure MIG. With a driver root it is asked for nothing: as the default runtime it would create no
+# container until there is a driver, for which the agent waits itself.
+- {name: NVIDIA_VISIBLE_DEVICES, value: {{ ternary "void" "all" (and (ne .devicePlugin.nvidiaDriverRoot "") (not .devicePlugin.runtimeClassName)) }}}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility"}
 - {name: NVIDIA_MIG_CONFIG_DEVICES, value: all}
 {{- include "aliquot.apiServerEnv" . }}

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use aliquot_core::request::{Resource, ResourceNames};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{LocalObjectReference, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, LogParams, PostParams};
 use serde_json::{Value, json};
@@ -33,12 +33,13 @@ impl Probe {
         }
     }
 
-    /// The pod for this node, from an image that contains kubectl-aliquot. `scheduler` is set where no
-    /// webhook sets schedulerName.
+    /// The pod for this node, from an image that contains kubectl-aliquot, pulled with these Secrets
+    /// where its namespace has them. `scheduler` is set where no webhook sets schedulerName.
     pub fn pod(
         self,
         node: &str,
         image: &str,
+        secrets: &[LocalObjectReference],
         names: &ResourceNames,
         scheduler: Option<&str>,
     ) -> Value {
@@ -55,6 +56,7 @@ impl Probe {
                 "activeDeadlineSeconds": 120,
                 "terminationGracePeriodSeconds": 1,
                 "automountServiceAccountToken": false,
+                "imagePullSecrets": secrets,
                 "tolerations": [{"operator": "Exists"}],
                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                     "nodeSelectorTerms": [{"matchFields": [on_node]}],

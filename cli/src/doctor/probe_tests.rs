@@ -122,13 +122,16 @@ fn names_kernel_that_does_not_wipe_forked_children() {
 #[test]
 fn probes_request_a_share_and_none() {
     let names = ResourceNames::default();
-    let share = Probe::Share.pod("n1", "i", &names, None);
+    let secrets = [LocalObjectReference {
+        name: "registry".to_owned(),
+    }];
+    let share = Probe::Share.pod("n1", "i", &secrets, &names, None);
     assert!(share["spec"].get("schedulerName").is_none());
-    let own = Probe::Share.pod("n1", "i", &names, Some("s"));
+    let own = Probe::Share.pod("n1", "i", &secrets, &names, Some("s"));
     assert_eq!(own["spec"]["schedulerName"], "s");
     let limits = &share["spec"]["containers"][0]["resources"]["limits"];
     assert_eq!(limits["nvidia.com/gpu"], "1");
-    let without_share = Probe::WithoutShare.pod("n1", "i", &names, Some("s"));
+    let without_share = Probe::WithoutShare.pod("n1", "i", &secrets, &names, Some("s"));
     assert!(without_share["spec"].get("schedulerName").is_none());
     assert!(
         without_share["spec"]["containers"][0]
@@ -136,6 +139,9 @@ fn probes_request_a_share_and_none() {
             .is_none()
     );
     for pod in [share, without_share] {
-        assert!(serde_json::from_value::<Pod>(pod).is_ok());
+        // Who pulls an image with a Secret may be the only one who may use it.
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let spec = pod.spec.expect("a spec");
+        assert_eq!(spec.image_pull_secrets.as_deref(), Some(&secrets[..]));
     }
 }

@@ -28,6 +28,8 @@ const REPLACED: [(&str, &str, &str); 2] = [
 ];
 /// Where the operator's driver container has its root, unless the policy says otherwise.
 const DRIVER_ROOT: &str = "/run/nvidia/driver";
+/// How the operator labels a node that has a driver of its own and gets no driver container.
+const OWN_DRIVER: (&str, &str) = ("nvidia.com/gpu.deploy.driver", "pre-installed");
 
 /// The policies; a cluster without the operator has none.
 pub(super) async fn policies(client: &Client) -> Fact<Vec<DynamicObject>> {
@@ -65,7 +67,7 @@ fn of_policy(spec: &Value, nodes: &[Node]) -> Vec<Checked> {
         .into_iter()
         .map(|part| replaced(spec, nodes, part))
         .collect();
-    found.extend([validator(spec), driver(spec)]);
+    found.extend([validator(spec), driver(spec, nodes)]);
     if spec["cdi"]["enabled"] == false {
         found.push(warning(
             "cdi.enabled is false: NVIDIA's runtime is the default one, and opens GPUs to every image that sets NVIDIA_VISIBLE_DEVICES",
@@ -115,15 +117,32 @@ fn validator(spec: &Value) -> Checked {
 }
 
 /// Where the agent finds the driver.
-fn driver(spec: &Value) -> Checked {
-    let root = if is_on(spec, "driver") {
-        let installed = spec["hostPaths"]["driverInstallDir"].as_str();
-        installed.unwrap_or(DRIVER_ROOT)
-    } else {
-        "/"
+fn driver(spec: &Value, nodes: &[Node]) -> Checked {
+    let installed = spec["hostPaths"]["driverInstallDir"].as_str();
+    let root = installed.unwrap_or(DRIVER_ROOT);
+    let with_root = |root: &str| {
+        note(
+            format!("the driver's root is {root}"),
+            format!("install with --set devicePlugin.nvidiaDriverRoot={root}"),
+        )
     };
-    note(
-        format!("the driver's root is {root}"),
-        format!("install with --set devicePlugin.nvidiaDriverRoot={root}"),
+    let deployed = |node: &&Node| label(node, OWN_DRIVER.0).is_some_and(|value| value != "false");
+    let (own, others): (Vec<&Node>, Vec<&Node>) = nodes
+        .iter()
+        .filter(deployed)
+        .partition(|node| label(node, OWN_DRIVER.0) == Some(OWN_DRIVER.1));
+    if !is_on(spec, "driver") || (!own.is_empty() && others.is_empty()) {
+        return with_root("/");
+    }
+    if own.is_empty() {
+        return with_root(root);
+    }
+    let names = own.into_iter().map(node_name);
+    warning(
+        format!(
+            "the driver's root is / on nodes that had a driver before the operator: {}; it is {root} on the others, and one installation of Aliquot has one root",
+            some(names)
+        ),
+        "set devicePlugin.nvidiaDriverRoot to that of the nodes with the label gpu=on, and leave the others without the label",
     )
 }

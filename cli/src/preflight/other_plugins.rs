@@ -70,7 +70,9 @@ fn plugin(container: &Container) -> Option<&'static str> {
     let path = words.next().unwrap_or_default();
     let program = path.rsplit('/').next().unwrap_or(path);
     if let Some((_, who, harmless)) = IMAGES.iter().find(|(part, ..)| image.contains(part)) {
-        return (!harmless.contains(&program)).then_some(*who);
+        // GPU Operator runs a script, in a container with the program's name.
+        let names = [program, container.name.as_str()];
+        return (!names.iter().any(|name| harmless.contains(name))).then_some(*who);
     }
     let known = PROGRAMS.iter().find(|(own, _)| *own == program);
     known.map(|(_, who)| *who)
@@ -83,10 +85,13 @@ mod tests {
 
     #[test]
     fn ignores_other_programs_in_device_plugin_image() {
-        let check = |image: &str, command: &[&str], expected: Option<&str>| {
-            let container = json!({"name": "c", "image": image, "command": command});
+        let check_named = |name: &str, image: &str, command: &[&str], expected: Option<&str>| {
+            let container = json!({"name": name, "image": image, "command": command});
             let container: Container = serde_json::from_value(container).unwrap();
-            assert_eq!(plugin(&container), expected, "{image} {command:?}");
+            assert_eq!(plugin(&container), expected, "{name} {image} {command:?}");
+        };
+        let check = |image: &str, command: &[&str], expected: Option<&str>| {
+            check_named("c", image, command, expected);
         };
         let nvidia = "nvcr.io/nvidia/k8s-device-plugin:v0.17";
         let named = Some("NVIDIA's device plugin");
@@ -95,6 +100,9 @@ mod tests {
         check("own/build:1", &["/usr/bin/nvidia-device-plugin"], named);
         check(nvidia, &["gpu-feature-discovery"], None);
         check(nvidia, &["config-manager"], None);
+        let script = ["/bin/bash", "-c", "/bin/entrypoint.sh"];
+        check_named("gpu-feature-discovery", nvidia, &script, None);
+        check_named("nvidia-device-plugin", nvidia, &script, named);
         let hami = "docker.io/projecthami/hami:v2.6";
         check(hami, &["nvidia-device-plugin"], Some(HAMI));
         check(hami, &["scheduler"], None);

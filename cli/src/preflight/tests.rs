@@ -191,10 +191,13 @@ fn preflight_names_nodes_without_the_label_of_agents() {
 
 /// The findings about a policy that are not ok: their grades and texts.
 fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
+    policy_with(spec, &[node("n1", labels, &json!({}))])
+}
+
+fn policy_with(spec: &Value, nodes: &[Node]) -> Vec<(Grade, String)> {
     let object = json!({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
         "metadata": {"name": "cluster-policy"}, "spec": spec});
-    let nodes = [node("n1", labels, &json!({}))];
-    let found = gpu_operator::checks(&Ok(vec![from(object)]), &nodes);
+    let found = gpu_operator::checks(&Ok(vec![from(object)]), nodes);
     assert!(
         found
             .iter()
@@ -265,6 +268,18 @@ fn preflight_names_settings_of_gpu_operator() {
         found[3].1.ends_with("nvidiaDriverRoot=/opt/driver"),
         "{found:?}"
     );
+    // The operator starts no driver container where it finds a driver.
+    let deploy = |name: &str, value: &str| {
+        let labels = json!({"nvidia.com/gpu.deploy.driver": value});
+        node(name, &labels, &json!({}))
+    };
+    let own = deploy("n1", "pre-installed");
+    let found = policy_with(&usual, std::slice::from_ref(&own));
+    assert!(found[3].1.ends_with("nvidiaDriverRoot=/"), "{found:?}");
+    let found = policy_with(&usual, &[own, deploy("n2", "true")]);
+    let (grade, text) = &found[3];
+    let part = "before the operator: n1; it is /run/nvidia/driver on the others";
+    assert!(*grade == Grade::Warning && text.contains(part), "{found:?}");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::host_device::HostDevice;
 const VERSION: &str = "0.5.0";
 
 const FILE_PREFIX: &str = "aliquot.dev-vgpu_";
+/// Where CUDA looks for an MPS daemon that somebody runs on the host itself.
+const HOST_MPS: &str = "/tmp/nvidia-mps";
 
 /// The file of our spec for a name, inside the CDI directory.
 pub fn file_name(name: &str) -> String {
@@ -86,6 +88,10 @@ impl Spec {
                 edits.merge(&own.container_edits);
             }
         }
+        // Programs would be its clients, whatever the mode, and could change its files.
+        edits
+            .mounts
+            .retain(|mount| mount["containerPath"] != HOST_MPS);
         DriverEdits {
             version: self.version.clone(),
             edits,

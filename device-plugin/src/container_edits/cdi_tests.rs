@@ -16,6 +16,10 @@ fn nvidia() -> Spec {
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK=1"],
             "deviceNodes": [{"path": "/dev/nvidiactl"}],
+            "mounts": [
+                {"hostPath": "/usr/lib64/libcuda.so.580", "containerPath": "/usr/lib64/libcuda.so.580"},
+                {"hostPath": "/tmp/nvidia-mps", "containerPath": "/tmp/nvidia-mps"},
+            ],
             "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}],
         },
     }));
@@ -82,6 +86,14 @@ fn takes_only_container_gpus_from_nvidia_spec() {
     let newer = nvidia().driver(&[host_device(0, Some("MIG-a"))]).edits;
     assert_eq!(paths(&newer), ["/dev/nvidiactl"]);
     assert_eq!(newer.other["hooks"], edits.other["hooks"]);
+}
+
+#[test]
+fn container_gets_no_mps_daemon_of_the_host() {
+    let edits = nvidia().driver(&[gpu("GPU-a")]).edits;
+    let mounts = edits.mounts.iter();
+    let paths: Vec<&Value> = mounts.map(|mount| &mount["containerPath"]).collect();
+    assert_eq!(paths, ["/usr/lib64/libcuda.so.580"]);
 }
 
 #[test]

@@ -371,7 +371,8 @@ impl SpecGenerator {
 
     /// What `nvidia-ctk` writes, and for which inputs. Where one GPU does not answer, it names none
     /// and fails. Then a spec without names serves the others: the agent adds their device nodes.
-    /// The next update tries again.
+    /// The next update tries again. `nvidia-ctk` also fails where the files on the host are of another
+    /// driver than the loaded one, and then no spec serves anybody.
     async fn output_with_names(
         &self,
         inputs: SpecInputs,
@@ -386,12 +387,12 @@ impl SpecGenerator {
             ..inputs
         };
         match self.output(&unnamed).await {
-            Ok(output) => {
+            Ok(output) if is_of_version(&output, &unnamed.driver_version) => {
                 let error = failed.to_string();
                 tracing::warn!(error, "NVIDIA's CDI spec names no GPU, as for graphics");
                 Ok((unnamed, output))
             }
-            Err(_) => Err(failed),
+            _ => Err(failed),
         }
     }
 
@@ -418,6 +419,19 @@ impl SpecGenerator {
         }
         Ok(output.stdout)
     }
+}
+
+/// Whether this spec mounts the CUDA driver's library of this version.
+fn is_of_version(spec: &[u8], driver_version: &str) -> bool {
+    let library = format!("/libcuda.so.{driver_version}");
+    let spec = serde_json::from_slice::<Spec>(spec);
+    spec.is_ok_and(|spec| {
+        let mut mounts = spec.container_edits.mounts.iter();
+        mounts.any(|mount| {
+            let path = mount["containerPath"].as_str();
+            path.is_some_and(|path| path.ends_with(&library))
+        })
+    })
 }
 
 /// The last line of a program's stderr, which says why it failed; those before it only warn.

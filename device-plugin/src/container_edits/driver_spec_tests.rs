@@ -189,18 +189,42 @@ async fn gpu_that_does_not_answer_takes_the_driver_from_no_container() {
         assert_eq!(runs.lines().count(), expected);
     };
     programs(place, "libcuda.so.580.82.07");
-    let program = place.join("image/nvidia-ctk");
-    let answered = fs::read_to_string(program).expect("written");
-    let shell = "#!/bin/sh\n";
-    let refuses = "case \"$*\" in *--mode=nvml*) exit 1;; esac\n";
-    let unanswered = answered.replacen(shell, &format!("{shell}{refuses}"), 1);
-    put(place, "image/nvidia-ctk", &unanswered);
+    let answered = refuse_names(place);
     update(1).await;
     // Again, until the GPUs have their names.
     update(2).await;
     put(place, "image/nvidia-ctk", &answered);
     update(3).await;
     update(3).await;
+}
+
+/// Makes `nvidia-ctk` fail where it should name GPUs. Returns the program of before.
+fn refuse_names(place: &Path) -> String {
+    let program = place.join("image/nvidia-ctk");
+    let answered = fs::read_to_string(program).expect("written");
+    let shell = "#!/bin/sh\n";
+    let refuses = "case \"$*\" in *--mode=nvml*) echo 'version mismatch' >&2; exit 1;; esac\n";
+    let unanswered = answered.replacen(shell, &format!("{shell}{refuses}"), 1);
+    put(place, "image/nvidia-ctk", &unanswered);
+    answered
+}
+
+/// As between an update of the driver's package and the node's restart.
+#[tokio::test]
+async fn files_of_a_driver_that_is_not_loaded_reach_no_container() {
+    let place = tempfile::tempdir().expect("tempdir");
+    let place = place.path();
+    let generator = Arc::new(generator(place));
+    let loaded = facts(&[gpu("GPU-a", false, false)]);
+    programs(place, "libcuda.so.580.82.07");
+    generator.update(&loaded).await;
+    assert_eq!(generator.missing(), None);
+    fs::remove_file(place.join("libcuda.so.580.82.07")).expect("replaced");
+    programs(place, "libcuda.so.590.44.01");
+    refuse_names(place);
+    generator.update(&loaded).await;
+    let problem = generator.missing().expect("a problem");
+    assert!(problem.contains("version mismatch"), "{problem}");
 }
 
 #[tokio::test]

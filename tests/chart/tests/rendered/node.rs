@@ -99,6 +99,33 @@ fn mounts_driver_root_where_programs_expect_it() {
     assert_eq!(flags(&plain).paths().driver_root, None);
 }
 
+/// A driver container may start after the agent, which waits for it. NVIDIA's runtime, where it is the
+/// default one and asked for GPUs, creates no container before.
+#[test]
+fn asks_nvidias_runtime_for_gpus_only_without_driver_root() {
+    let mps = "devicePlugin.mps.enabled=true";
+    for (set, expected) in [
+        ("", "all"),
+        (",devicePlugin.nvidiaDriverRoot=/run/nvidia/driver", "void"),
+        (
+            ",devicePlugin.nvidiaDriverRoot=/,devicePlugin.runtimeClassName=nvidia",
+            "all",
+        ),
+    ] {
+        let objects = rendered(&["--set", &format!("{mps}{set}")]).unwrap();
+        for (pods, name) in [
+            ("aliquot-device-plugin", "device-plugin"),
+            ("aliquot-monitor", "monitor"),
+            ("aliquot-mps", "mps-supervisor"),
+        ] {
+            let pods = one(&objects, "DaemonSet", pods);
+            let mut env = container(pods, name)["env"].as_array().unwrap().iter();
+            let visible = env.find(|one| one["name"] == "NVIDIA_VISIBLE_DEVICES");
+            assert_eq!(visible.unwrap()["value"], expected, "{name} {set}");
+        }
+    }
+}
+
 /// A driver container that restarts mounts its root again: only a mount of the parent receives that.
 #[test]
 fn mounts_parent_of_driver_root() {

@@ -202,11 +202,14 @@ pub(crate) async fn nodes(on: &Installed) -> Result<()> {
                 .await?;
             for value in [json!("own"), json!(null)] {
                 let own = || annotation(key, &value);
-                on.patch(Who::Admin, &near, own(), why).await?;
                 for who in [SCHEDULER, MONITOR, WEBHOOK, Who::Kubelet] {
                     on.patch(who, &near, own(), FORBIDDEN).await?;
                 }
-                if key != "aliquot.dev/cleanup" {
+                // Who may delete all agents may give back a node of one.
+                let asks = key == "aliquot.dev/cleanup";
+                let reason = if asks { "" } else { why };
+                on.patch(Who::Admin, &near, own(), reason).await?;
+                if !asks {
                     on.patch(CLEANUP, &near, own(), FORBIDDEN).await?;
                 }
             }
