@@ -171,9 +171,9 @@ hooks! {
     Cuda "cuMipmappedArrayCreate" 5000 cuMipmappedArrayCreate(array: Out<Handle>, descriptor: Out<array::Array3dDescriptor>, levels: c_uint) => array::create_charged(descriptor.get(), levels, array, call);
     Cuda "cuMipmappedArrayDestroy" 5000 cuMipmappedArrayDestroy(array: Handle) => array::destroy(array, call);
 
-    Cuda "cuMemAllocAsync" 11020 cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) / 11020 cuMemAllocAsync_ptsz => pool::allocate(pointer, bytes, stream, call);
-    Cuda "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) / 11020 cuMemAllocFromPoolAsync_ptsz => pool::allocate_from(pointer, bytes, pool, stream, call);
-    Cuda "cuMemFreeAsync" 11020 cuMemFreeAsync(pointer: Pointer, stream: Handle) / 11020 cuMemFreeAsync_ptsz => pool::free(pointer, stream, call);
+    Cuda "cuMemAllocAsync" 11020 cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) / 11020 cuMemAllocAsync_ptsz => pool::allocate(pointer, bytes, stream_of(stream), call);
+    Cuda "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) / 11020 cuMemAllocFromPoolAsync_ptsz => pool::allocate_from(pointer, bytes, pool, stream_of(stream), call);
+    Cuda "cuMemFreeAsync" 11020 cuMemFreeAsync(pointer: Pointer, stream: Handle) / 11020 cuMemFreeAsync_ptsz => pool::free(pointer, stream_of(stream), call);
     Cuda "cuDeviceGetDefaultMemPool" 11020 cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) => pool::record(call(), pool, MemoryLocation::Device(device));
     Cuda "cuDeviceGetMemPool" 11020 cuDeviceGetMemPool(pool: Out<Handle>, device: Device) => pool::record(call(), pool, MemoryLocation::Device(device));
     Cuda "cuMemGetDefaultMemPool" 13000 cuMemGetDefaultMemPool(pool: Out<Handle>, place: Out<CuMemLocation>, kind: c_uint) => pool::record_at(call(), pool, place, kind);

@@ -13,6 +13,24 @@ class Order:
         self.stream = ctypes.c_void_p()
         return self.cuda.cuStreamCreate(ctypes.byref(self.stream), ctypes.c_uint(1))
 
+    def capture(self):
+        """Captures a new stream, for which the legacy one would have to wait, and forbids this thread
+        nothing."""
+        self.captured = ctypes.c_void_p()
+        code = self.cuda.cuStreamCreate(ctypes.byref(self.captured), ctypes.c_uint(0))
+        return code or self.cuda.cuStreamBeginCapture_v2(self.captured, ctypes.c_uint(2))
+
+    def uncapture(self):
+        return self.cuda.cuStreamEndCapture(self.captured, ctypes.byref(ctypes.c_void_p()))
+
+    def threadordered(self, mib):
+        """Allocates in the thread's own default stream."""
+        size = ctypes.c_size_t(int(mib) << 20)
+        return self.keep(self.cuda.cuMemAllocAsync_ptsz, size, None)
+
+    def threadunordered(self):
+        return self.cuda.cuMemFreeAsync_ptsz(self.pointers.pop(), None)
+
     def uncurrent(self):
         """Leaves the thread without a context."""
         self.left = ctypes.c_void_p()

@@ -238,6 +238,27 @@ fn keeps_charge_until_stream_reaches_free() {
 }
 
 #[test]
+fn limits_threads_own_streams_beside_capture_and_breaks_none() {
+    // Regression: they were taken for the legacy stream, of which the driver says that it is captured.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,500", "0"),
+            ("capture", "0"),
+            ("threadordered,2100", "2"),
+            ("threadordered,1000", "0"),
+            ("info", "0 996 3000"),
+            ("threadunordered", "0"),
+            ("threadunordered", "0"),
+            ("uncapture", "0"),
+            ("sync", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
 fn releases_pending_stream_frees_with_context() {
     check(
         3000,
