@@ -7,7 +7,7 @@
 //! their first letters ([`early`]).
 
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr::null_mut;
+use core::ptr::{null_mut, without_provenance_mut};
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
@@ -95,6 +95,9 @@ fn variant(
     })
 }
 
+/// The answer that there is no such function.
+const NOTHING: *mut c_void = without_provenance_mut(1);
+
 /// The answer of our `dlsym`; null: libc is to answer. `caller` is where it returns to.
 extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_void) -> *mut c_void {
     early::libc_dlsym();
@@ -112,12 +115,14 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.
     let special = handle.is_null() || handle == libc::RTLD_NEXT;
+    let mut is_ours = false;
     if !special {
         let found = search(handle, name);
         if found.is_null() {
             return null_mut();
         }
-        if !is_own_function(found) {
+        is_ours = is_own_function(found);
+        if !is_ours {
             if is_in_limiter(found) {
                 return null_mut();
             }
@@ -125,7 +130,9 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
         }
     }
     let Some(real) = hook.real.get() else {
-        return null_mut();
+        // Through a shim, libc finds ours also for a call that the driver behind it lacks.
+        let lacks = is_ours && hook.real.library.is_found();
+        return if lacks { NOTHING } else { null_mut() };
     };
     // A stub looks in the driver behind it for what it calls: our function would call the stub again.
     if in_same_library(caller, real) {
@@ -137,7 +144,7 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
-    //! returns its answer or jumps to libc.
+    //! returns its answer, null for [`NOTHING`](super::NOTHING), or jumps to libc.
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
@@ -151,10 +158,13 @@ mod export {
             "add rsp, 8",
             "pop rsi",
             "pop rdi",
-            "test rax, rax",
-            "jne 2f",
+            "cmp rax, 1",
+            "ja 2f",
+            "je 3f",
             "mov rax, qword ptr [rip + {libc}]",
             "jmp rax",
+            "3:",
+            "xor eax, eax",
             "2:",
             "ret",
             routed = sym super::routed,
@@ -166,7 +176,7 @@ mod export {
 #[cfg(all(not(test), target_arch = "aarch64"))]
 mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
-    //! returns its answer or jumps to libc.
+    //! returns its answer, null for [`NOTHING`](super::NOTHING), or jumps to libc.
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
@@ -184,7 +194,8 @@ mod export {
             "ldr x10, [x10, :lo12:{libc}]",
             "br x10",
             "2:",
-            "mov x0, x9",
+            "cmp x9, #1",
+            "csel x0, xzr, x9, eq",
             "ret",
             routed = sym super::routed,
             libc = sym crate::early::LIBC_DLSYM,
