@@ -103,7 +103,7 @@ fn finds_no_call_that_the_driver_lacks() {
     let calls = "#define CALLS(X) X(1, cuCtxSynchronize, 0)\n";
     fs::write(temp.path().join("calls.h"), calls).unwrap();
     let include = format!("-I{}", temp.path().display());
-    let flags = ["-shared", "-fPIC", &include];
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", &include];
     let old = compile(temp.path(), "every_driver.c", "driver.so", &flags).unwrap();
     for method in [
         InjectionMethod::Replacement,
