@@ -85,6 +85,7 @@ fn keeps_share_for_every_kind_of_launch() {
         "extended k_ms_1",
         "thread k_ms_1",
         "threads k_ms_1",
+        "ownthreads k_ms_1",
     ] {
         check(25, 1, work);
     }
