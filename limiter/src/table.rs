@@ -104,8 +104,8 @@ macro_rules! hooks {
 hooks! {
     (real, call, stream_of, per_thread)
 
-    Cuda "cuGetProcAddress" 11030 cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::replaced(call(), name, address, version, flags & route::PER_THREAD != 0);
-    Cuda "cuGetProcAddress" 12000 cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) / 12000 cuGetProcAddress_v2_ptsz => route::replaced(call(), name, address, version, per_thread || flags & route::PER_THREAD != 0);
+    Cuda "cuGetProcAddress" 11030 cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::replaced(call(), name, address, version, route::is_per_thread(flags, per_thread));
+    Cuda "cuGetProcAddress" 12000 cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) / 12000 cuGetProcAddress_v2_ptsz => route::replaced(call(), name, address, version, route::is_per_thread(flags, per_thread));
 
     Cuda "cuDeviceGetCount" 2000 cuDeviceGetCount(count: Out<i32>) => view::device_count(call(), count);
     Cuda "cuDeviceGet" 2000 cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device(real, device, ordinal);

@@ -15,7 +15,15 @@ use crate::driver::{in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
-pub(super) const PER_THREAD: u64 = 2;
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `..._PER_THREAD_DEFAULT_STREAM`.
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+/// Whether a look-up with these flags asks for calls with per-thread default streams; `own`: its
+/// client was compiled for them.
+pub(crate) fn is_per_thread(flags: u64, own: bool) -> bool {
+    flags & PER_THREAD != 0 || (own && flags & LEGACY == 0)
+}
 
 /// The answer of `cuGetProcAddress`, with our function in place of the driver's.
 pub(crate) fn replaced(
@@ -230,6 +238,13 @@ mod tests {
         // A driver of CUDA 12.4 lacks the newest.
         let old = variant(b"cuCtxCreate", 13_000, false, |hook| hook.since < 12_050);
         assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));
+    }
+
+    #[test]
+    fn look_up_for_legacy_stream_prevails_over_how_client_was_compiled() {
+        let found = [(0, false), (2, false), (0, true), (1, true)]
+            .map(|(flags, own)| is_per_thread(flags, own));
+        assert_eq!(found, [false, true, true, false]);
     }
 
     #[test]
