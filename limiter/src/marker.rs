@@ -185,6 +185,8 @@ impl Markers {
                 gap: if started.idle { gap } else { 0 },
             };
             self.pending.put(pending.pair.context, pending);
+        } else {
+            self.idle.lock().push(started.pair);
         }
         set
     }
@@ -211,7 +213,8 @@ impl Markers {
                     continue;
                 }
                 let took = (code == SUCCESS).then(|| elapsed(pending.pair)).flatten();
-                if took.is_some() {
+                // After an error they end with their context.
+                if code == SUCCESS {
                     self.idle.lock().push(pending.pair);
                 }
                 self.pending.finish_query(context, None);
@@ -259,8 +262,14 @@ impl Markers {
         drop(idle);
         let (mut before, mut after) = (0, 0);
         let made = with_current(context, || {
-            call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
-                && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS
+            if call::cuEventCreate(Out::to(&mut before), 0) != SUCCESS {
+                return false;
+            }
+            let both = call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS;
+            if !both {
+                let _ = call::cuEventDestroy_v2(before);
+            }
+            both
         });
         (made == Ok(true)).then_some(EventPair {
             context,
