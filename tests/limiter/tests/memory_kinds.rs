@@ -128,6 +128,21 @@ fn does_not_charge_host_pool_to_device() {
 }
 
 #[test]
+fn does_not_charge_host_pool_that_cannot_be_destroyed() {
+    check_in(
+        &[("GPUSIM_FAULTS", "cuMemPoolDestroy=1")],
+        3000,
+        &[
+            ("init", "0"),
+            ("placepool,3,0", "0"),
+            ("unpool", "1"),
+            ("frompool,9000", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
 fn charges_locality_domain_memory_to_its_device() {
     // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN (6): part 1 of GPU 0.
     check(
