@@ -108,7 +108,7 @@ class Order:
                 return 0
         return -1
 
-    def elsewhere(self, launches):
+    def second(self, launches):
         """Launches into a stream of the second GPU while the first one's context is current."""
         kernel, module, context = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         first = ctypes.c_void_p()
@@ -122,6 +122,21 @@ class Order:
         for _ in range(int(launches)):
             code = code or self.cuda.cuLaunchKernel(kernel, *shape, self.stream, None, None)
         return code or self.cuda.cuStreamSynchronize(self.stream)
+
+    def across(self, copies):
+        """Copies 8 MiB from one GPU to another, in two ways."""
+        first, context = ctypes.c_void_p(), ctypes.c_void_p()
+        here, there, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(8 << 20)
+        code = self.cuda.cuMemAlloc_v2(ctypes.byref(here), size)
+        code = code or self.cuda.cuCtxGetCurrent(ctypes.byref(first))
+        code = code or self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
+        code = code or self.cuda.cuCtxSetCurrent(context)
+        code = code or self.cuda.cuMemAlloc_v2(ctypes.byref(there), size)
+        code = code or self.cuda.cuCtxSetCurrent(first)
+        for _ in range(int(copies)):
+            code = code or self.cuda.cuMemcpyDtoD_v2(there, here, size)
+            code = code or self.cuda.cuMemcpy(there, here, size)
+        return code
 
     def sizes(self, *grids):
         """Launches a kernel with these numbers of blocks behind a word that nobody writes, once the
