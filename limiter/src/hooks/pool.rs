@@ -227,8 +227,7 @@ pub(crate) fn record_at(
     }
 }
 
-/// A synchronization returned: launches are done, and the driver may have released memory of pools and
-/// graphs.
+/// A synchronization returned: launches are done, and the driver may have released memory of pools.
 pub(crate) fn refresh_after_wait(code: Code) -> Code {
     if let Some(process) = process::get().filter(|_| code == SUCCESS) {
         pace::poll_after_wait(process);
