@@ -12,6 +12,7 @@ use crate::device_pace::LaunchWork;
 use crate::driver::call;
 use crate::ffi::{Code, Handle, Out, Pointer, SUCCESS, long};
 use crate::pace;
+use crate::process::{self, ProcessState};
 
 /// Fills and copies of this many bytes or more are paced; a T4 takes 26 us for a copy, at 320 GB/s.
 const LARGE: u64 = 4 << 20;
@@ -125,6 +126,10 @@ fn is_within_device(ends: [Pointer; 2]) -> bool {
 }
 
 fn is_between_devices(ends: [Pointer; 2]) -> bool {
+    let has_several = |process: &ProcessState| process.limits.devices() > 1;
+    if !process::limited().is_some_and(has_several) {
+        return false;
+    }
     let [one, other] = ends.map(|address| attribute(DEVICE_ORDINAL, address));
     one.is_some() && other.is_some() && one != other
 }
