@@ -126,8 +126,8 @@ fn is_within_device(ends: [Pointer; 2]) -> bool {
 }
 
 fn is_between_devices(ends: [Pointer; 2]) -> bool {
-    let has_several = |process: &ProcessState| process.limits.devices() > 1;
-    if !process::limited().is_some_and(has_several) {
+    let has_one = |process: &ProcessState| process.limits.devices() < 2;
+    if process::limited().is_none_or(has_one) {
         return false;
     }
     let [one, other] = ends.map(|address| attribute(DEVICE_ORDINAL, address));
