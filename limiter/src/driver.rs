@@ -59,6 +59,10 @@ impl DriverLibrary {
         }
     }
 
+    pub(crate) fn is_found(self) -> bool {
+        !self.handle().is_null()
+    }
+
     /// A function of it, whether the table has it or not; null if it has none of that name.
     pub(crate) fn find(self, name: &CStr) -> *mut c_void {
         search(self.handle(), name)

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::driver::call;
 use crate::ffi::{Code, Handle, Out, SUCCESS};
 use crate::lock::FutexLock;
-use crate::stream::{context_of, is_captured, with_current, with_relaxed_capture};
+use crate::stream::{context_of, identity, is_captured, with_current, with_relaxed_capture};
 
 const NOT_READY: Code = 600;
 /// Launches on a device that may be measured at once; others are not measured.
@@ -68,6 +68,7 @@ pub(crate) struct LaunchMeasurement {
 #[derive(Clone, Copy, Debug)]
 struct PendingMeasurement {
     pair: EventPair,
+    /// The [`identity`] of its stream.
     stream: Handle,
     launch: MeasuredLaunch,
     disturbed: bool,
@@ -107,6 +108,7 @@ impl Markers {
 
     /// Launches of a stream, or of all, that are being measured.
     pub(crate) fn pending_of(&self, stream: Option<Handle>) -> usize {
+        let stream = stream.map(identity);
         let is_so = |one: &PendingMeasurement| stream.is_none_or(|stream| one.stream == stream);
         self.pending.count(is_so)
     }
@@ -177,12 +179,14 @@ impl Markers {
             let gap = launched.saturating_sub(ready);
             let pending = PendingMeasurement {
                 pair: started.pair,
-                stream,
+                stream: identity(stream),
                 launch,
                 disturbed,
                 gap: if started.idle { gap } else { 0 },
             };
             self.pending.put(pending.pair.context, pending);
+        } else {
+            self.idle.lock().push(started.pair);
         }
         set
     }
@@ -209,7 +213,8 @@ impl Markers {
                     continue;
                 }
                 let took = (code == SUCCESS).then(|| elapsed(pending.pair)).flatten();
-                if took.is_some() {
+                // After an error they end with their context.
+                if code == SUCCESS {
                     self.idle.lock().push(pending.pair);
                 }
                 self.pending.finish_query(context, None);
@@ -257,8 +262,14 @@ impl Markers {
         drop(idle);
         let (mut before, mut after) = (0, 0);
         let made = with_current(context, || {
-            call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
-                && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS
+            if call::cuEventCreate(Out::to(&mut before), 0) != SUCCESS {
+                return false;
+            }
+            let both = call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS;
+            if !both {
+                let _ = call::cuEventDestroy_v2(before);
+            }
+            both
         });
         (made == Ok(true)).then_some(EventPair {
             context,

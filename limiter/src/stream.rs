@@ -84,6 +84,16 @@ pub(crate) fn context_of(stream: Handle) -> Handle {
     if code == SUCCESS { context } else { 0 }
 }
 
+/// A number for a stream of the calling thread; each thread has a default stream of its own.
+pub(crate) fn identity(stream: Handle) -> Handle {
+    if stream != PER_THREAD_STREAM {
+        return stream;
+    }
+    // SAFETY: any thread may ask for its own id.
+    let thread = unsafe { libc::pthread_self() };
+    usize::try_from(thread).unwrap_or(stream)
+}
+
 /// Whether any stream of this process is captured, as far as known.
 #[inline]
 pub(crate) fn any_captured() -> bool {

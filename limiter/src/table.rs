@@ -104,8 +104,8 @@ macro_rules! hooks {
 hooks! {
     (real, call, stream_of, per_thread)
 
-    Cuda "cuGetProcAddress" 11030 cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::replaced(call(), name, address, version, flags & route::PER_THREAD != 0);
-    Cuda "cuGetProcAddress" 12000 cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) / 12000 cuGetProcAddress_v2_ptsz => route::replaced(call(), name, address, version, per_thread || flags & route::PER_THREAD != 0);
+    Cuda "cuGetProcAddress" 11030 cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::replaced(call(), name, address, version, route::is_per_thread(flags, per_thread));
+    Cuda "cuGetProcAddress" 12000 cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) / 12000 cuGetProcAddress_v2_ptsz => route::replaced(call(), name, address, version, route::is_per_thread(flags, per_thread));
 
     Cuda "cuDeviceGetCount" 2000 cuDeviceGetCount(count: Out<i32>) => view::device_count(call(), count);
     Cuda "cuDeviceGet" 2000 cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device(real, device, ordinal);
@@ -171,9 +171,9 @@ hooks! {
     Cuda "cuMipmappedArrayCreate" 5000 cuMipmappedArrayCreate(array: Out<Handle>, descriptor: Out<array::Array3dDescriptor>, levels: c_uint) => array::create_charged(descriptor.get(), levels, array, call);
     Cuda "cuMipmappedArrayDestroy" 5000 cuMipmappedArrayDestroy(array: Handle) => array::destroy(array, call);
 
-    Cuda "cuMemAllocAsync" 11020 cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) / 11020 cuMemAllocAsync_ptsz => pool::allocate(pointer, bytes, stream, call);
-    Cuda "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) / 11020 cuMemAllocFromPoolAsync_ptsz => pool::allocate_from(pointer, bytes, pool, stream, call);
-    Cuda "cuMemFreeAsync" 11020 cuMemFreeAsync(pointer: Pointer, stream: Handle) / 11020 cuMemFreeAsync_ptsz => pool::free(pointer, stream, call);
+    Cuda "cuMemAllocAsync" 11020 cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) / 11020 cuMemAllocAsync_ptsz => pool::allocate(pointer, bytes, stream_of(stream), call);
+    Cuda "cuMemAllocFromPoolAsync" 11020 cuMemAllocFromPoolAsync(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) / 11020 cuMemAllocFromPoolAsync_ptsz => pool::allocate_from(pointer, bytes, pool, stream_of(stream), call);
+    Cuda "cuMemFreeAsync" 11020 cuMemFreeAsync(pointer: Pointer, stream: Handle) / 11020 cuMemFreeAsync_ptsz => pool::free(pointer, stream_of(stream), call);
     Cuda "cuDeviceGetDefaultMemPool" 11020 cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) => pool::record(call(), pool, MemoryLocation::Device(device));
     Cuda "cuDeviceGetMemPool" 11020 cuDeviceGetMemPool(pool: Out<Handle>, device: Device) => pool::record(call(), pool, MemoryLocation::Device(device));
     Cuda "cuMemGetDefaultMemPool" 13000 cuMemGetDefaultMemPool(pool: Out<Handle>, place: Out<CuMemLocation>, kind: c_uint) => pool::record_at(call(), pool, place, kind);
@@ -206,8 +206,8 @@ hooks! {
     Cuda "cuMemsetD2D16Async" 3020 cuMemsetD2D16Async(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) / 7000 cuMemsetD2D16Async_ptsz => TransferKind::FillRows.pace([width, height, 2], stream_of(stream), call);
     Cuda "cuMemsetD2D32" 3020 cuMemsetD2D32_v2(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) / 7000 cuMemsetD2D32_v2_ptds => TransferKind::FillRows.pace([width, height, 4], stream_of(0), call);
     Cuda "cuMemsetD2D32Async" 3020 cuMemsetD2D32Async(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) / 7000 cuMemsetD2D32Async_ptsz => TransferKind::FillRows.pace([width, height, 4], stream_of(stream), call);
-    Cuda "cuMemcpyDtoD" 3020 cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize) / 7000 cuMemcpyDtoD_v2_ptds => TransferKind::Copy.pace([bytes], stream_of(0), call);
-    Cuda "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Handle) / 7000 cuMemcpyDtoDAsync_v2_ptsz => TransferKind::Copy.pace([bytes], stream_of(stream), call);
+    Cuda "cuMemcpyDtoD" 3020 cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize) / 7000 cuMemcpyDtoD_v2_ptds => transfer::copy_on_devices([to, from], bytes, stream_of(0), call);
+    Cuda "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Handle) / 7000 cuMemcpyDtoDAsync_v2_ptsz => transfer::copy_on_devices([to, from], bytes, stream_of(stream), call);
     Cuda "cuMemcpy" 4000 cuMemcpy(to: Pointer, from: Pointer, bytes: usize) / 7000 cuMemcpy_ptds => transfer::copy([to, from], bytes, stream_of(0), call);
     Cuda "cuMemcpyAsync" 4000 cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Handle) / 7000 cuMemcpyAsync_ptsz => transfer::copy([to, from], bytes, stream_of(stream), call);
     Cuda "cuMemcpyBatchAsync" 12080 cuMemcpyBatchAsync(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) / 12080 cuMemcpyBatchAsync_ptsz => transfer::copy_batch([to, from], sizes, count, stream_of(stream), call);

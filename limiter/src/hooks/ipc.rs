@@ -17,7 +17,8 @@ use crate::process::{self, ProcessState};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpcHandle([u64; 8]);
 
-const DEVICE_ORDINAL: c_uint = 9;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+pub(super) const DEVICE_ORDINAL: c_uint = 9;
 
 pub(crate) fn share(
     handle: Out<IpcHandle>,

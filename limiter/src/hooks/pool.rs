@@ -109,7 +109,12 @@ pub(crate) fn destroy(pool: Handle, call: impl FnOnce() -> Code) -> Code {
     };
     let pools = Pools::of(process);
     if pools.of_host.lock().remove(&pool) {
-        return call();
+        let code = call();
+        // The host's default pool cannot be destroyed.
+        if code != SUCCESS {
+            pools.of_host.lock().insert(pool);
+        }
+        return code;
     }
     let mut known = pools.of_devices.lock();
     // What the driver cannot free, because something of it is still used, stays charged: it cannot
@@ -222,8 +227,7 @@ pub(crate) fn record_at(
     }
 }
 
-/// A synchronization returned: launches are done, and the driver may have released memory of pools and
-/// graphs.
+/// A synchronization returned: launches are done, and the driver may have released memory of pools.
 pub(crate) fn refresh_after_wait(code: Code) -> Code {
     if let Some(process) = process::get().filter(|_| code == SUCCESS) {
         pace::poll_after_wait(process);

@@ -7,10 +7,12 @@ use core::ffi::c_uint;
 use aliquot_pacer::cost::key;
 use aliquot_pacer::scale::Extent;
 
+use super::ipc::DEVICE_ORDINAL;
 use crate::device_pace::LaunchWork;
 use crate::driver::call;
 use crate::ffi::{Code, Handle, Out, Pointer, SUCCESS, long};
 use crate::pace;
+use crate::process::{self, ProcessState};
 
 /// Fills and copies of this many bytes or more are paced; a T4 takes 26 us for a copy, at 320 GB/s.
 const LARGE: u64 = 4 << 20;
@@ -70,9 +72,20 @@ pub(crate) fn copy(
     call: impl FnOnce() -> Code,
 ) -> Code {
     // The driver is only asked about many bytes.
-    let is_large = long(bytes) >= LARGE;
-    let is_within = is_large && ends.into_iter().all(is_device_memory);
+    let is_within = long(bytes) >= LARGE && is_within_device(ends);
     let within = if is_within { bytes } else { 0 };
+    TransferKind::Copy.pace([within], stream, call)
+}
+
+/// Makes a copy between two addresses on devices.
+pub(crate) fn copy_on_devices(
+    ends: [Pointer; 2],
+    bytes: usize,
+    stream: Handle,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let is_between = long(bytes) >= LARGE && is_between_devices(ends);
+    let within = if is_between { 0 } else { bytes };
     TransferKind::Copy.pace([within], stream, call)
 }
 
@@ -99,16 +112,30 @@ fn bytes_of_batch([to, from]: [Out<Pointer>; 2], sizes: Out<usize>, count: usize
         return 0;
     }
     let is_within = |i: &usize| {
-        let ends = [to.get_at(*i), from.get_at(*i)];
-        ends.into_iter().flatten().all(is_device_memory)
+        let ends = to.get_at(*i).zip(from.get_at(*i));
+        ends.is_some_and(|(to, from)| is_within_device([to, from]))
     };
     let within = (0..count).filter(is_within).map(size);
     within.fold(0, usize::saturating_add)
 }
 
-/// Memory that the driver does not know is the host's.
-fn is_device_memory(address: Pointer) -> bool {
-    let mut kind = 0;
-    let code = call::cuPointerGetAttribute(Out::to(&mut kind), MEMORY_TYPE, address);
-    code == SUCCESS && kind == DEVICE
+fn is_within_device(ends: [Pointer; 2]) -> bool {
+    // Memory that the driver does not know is the host's.
+    let is_device_memory = |address| attribute(MEMORY_TYPE, address) == Some(DEVICE);
+    ends.into_iter().all(is_device_memory) && !is_between_devices(ends)
+}
+
+fn is_between_devices(ends: [Pointer; 2]) -> bool {
+    let has_one = |process: &ProcessState| process.limits.devices() < 2;
+    if process::limited().is_none_or(has_one) {
+        return false;
+    }
+    let [one, other] = ends.map(|address| attribute(DEVICE_ORDINAL, address));
+    one.is_some() && other.is_some() && one != other
+}
+
+fn attribute(number: c_uint, address: Pointer) -> Option<c_uint> {
+    let mut value = 0;
+    let code = call::cuPointerGetAttribute(Out::to(&mut value), number, address);
+    (code == SUCCESS).then_some(value)
 }

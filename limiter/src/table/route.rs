@@ -7,7 +7,7 @@
 //! their first letters ([`early`]).
 
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr::null_mut;
+use core::ptr::{null_mut, without_provenance_mut};
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
@@ -15,7 +15,15 @@ use crate::driver::{in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
-pub(super) const PER_THREAD: u64 = 2;
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `..._PER_THREAD_DEFAULT_STREAM`.
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+/// Whether a look-up with these flags asks for calls with per-thread default streams; `own`: its
+/// client was compiled for them.
+pub(crate) fn is_per_thread(flags: u64, own: bool) -> bool {
+    flags & PER_THREAD != 0 || (own && flags & LEGACY == 0)
+}
 
 /// The answer of `cuGetProcAddress`, with our function in place of the driver's.
 pub(crate) fn replaced(
@@ -95,6 +103,9 @@ fn variant(
     })
 }
 
+/// The answer that there is no such function.
+const NOTHING: *mut c_void = without_provenance_mut(1);
+
 /// The answer of our `dlsym`; null: libc is to answer. `caller` is where it returns to.
 extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_void) -> *mut c_void {
     early::libc_dlsym();
@@ -112,12 +123,14 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.
     let special = handle.is_null() || handle == libc::RTLD_NEXT;
+    let mut is_ours = false;
     if !special {
         let found = search(handle, name);
         if found.is_null() {
             return null_mut();
         }
-        if !is_own_function(found) {
+        is_ours = is_own_function(found);
+        if !is_ours {
             if is_in_limiter(found) {
                 return null_mut();
             }
@@ -125,7 +138,9 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
         }
     }
     let Some(real) = hook.real.get() else {
-        return null_mut();
+        // Through a shim, libc finds ours also for a call that the driver behind it lacks.
+        let lacks = is_ours && hook.real.library.is_found();
+        return if lacks { NOTHING } else { null_mut() };
     };
     // A stub looks in the driver behind it for what it calls: our function would call the stub again.
     if in_same_library(caller, real) {
@@ -137,7 +152,7 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
-    //! returns its answer or jumps to libc.
+    //! returns its answer, null for [`NOTHING`](super::NOTHING), or jumps to libc.
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
@@ -151,10 +166,13 @@ mod export {
             "add rsp, 8",
             "pop rsi",
             "pop rdi",
-            "test rax, rax",
-            "jne 2f",
+            "cmp rax, 1",
+            "ja 2f",
+            "je 3f",
             "mov rax, qword ptr [rip + {libc}]",
             "jmp rax",
+            "3:",
+            "xor eax, eax",
             "2:",
             "ret",
             routed = sym super::routed,
@@ -166,7 +184,7 @@ mod export {
 #[cfg(all(not(test), target_arch = "aarch64"))]
 mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
-    //! returns its answer or jumps to libc.
+    //! returns its answer, null for [`NOTHING`](super::NOTHING), or jumps to libc.
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
@@ -184,7 +202,8 @@ mod export {
             "ldr x10, [x10, :lo12:{libc}]",
             "br x10",
             "2:",
-            "mov x0, x9",
+            "cmp x9, #1",
+            "csel x0, xzr, x9, eq",
             "ret",
             routed = sym super::routed,
             libc = sym crate::early::LIBC_DLSYM,
@@ -219,6 +238,13 @@ mod tests {
         // A driver of CUDA 12.4 lacks the newest.
         let old = variant(b"cuCtxCreate", 13_000, false, |hook| hook.since < 12_050);
         assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));
+    }
+
+    #[test]
+    fn look_up_for_legacy_stream_prevails_over_how_client_was_compiled() {
+        let found = [(0, false), (2, false), (0, true), (1, true)]
+            .map(|(flags, own)| is_per_thread(flags, own));
+        assert_eq!(found, [false, true, true, false]);
     }
 
     #[test]

@@ -13,6 +13,24 @@ class Order:
         self.stream = ctypes.c_void_p()
         return self.cuda.cuStreamCreate(ctypes.byref(self.stream), ctypes.c_uint(1))
 
+    def capture(self):
+        """Captures a new stream, for which the legacy one would have to wait, and forbids this thread
+        nothing."""
+        self.captured = ctypes.c_void_p()
+        code = self.cuda.cuStreamCreate(ctypes.byref(self.captured), ctypes.c_uint(0))
+        return code or self.cuda.cuStreamBeginCapture_v2(self.captured, ctypes.c_uint(2))
+
+    def uncapture(self):
+        return self.cuda.cuStreamEndCapture(self.captured, ctypes.byref(ctypes.c_void_p()))
+
+    def threadordered(self, mib):
+        """Allocates in the thread's own default stream."""
+        size = ctypes.c_size_t(int(mib) << 20)
+        return self.keep(self.cuda.cuMemAllocAsync_ptsz, size, None)
+
+    def threadunordered(self):
+        return self.cuda.cuMemFreeAsync_ptsz(self.pointers.pop(), None)
+
     def uncurrent(self):
         """Leaves the thread without a context."""
         self.left = ctypes.c_void_p()
@@ -90,7 +108,7 @@ class Order:
                 return 0
         return -1
 
-    def elsewhere(self, launches):
+    def second(self, launches):
         """Launches into a stream of the second GPU while the first one's context is current."""
         kernel, module, context = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         first = ctypes.c_void_p()
@@ -104,6 +122,21 @@ class Order:
         for _ in range(int(launches)):
             code = code or self.cuda.cuLaunchKernel(kernel, *shape, self.stream, None, None)
         return code or self.cuda.cuStreamSynchronize(self.stream)
+
+    def across(self, copies):
+        """Copies 8 MiB from one GPU to another, in two ways."""
+        first, context = ctypes.c_void_p(), ctypes.c_void_p()
+        here, there, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(8 << 20)
+        code = self.cuda.cuMemAlloc_v2(ctypes.byref(here), size)
+        code = code or self.cuda.cuCtxGetCurrent(ctypes.byref(first))
+        code = code or self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
+        code = code or self.cuda.cuCtxSetCurrent(context)
+        code = code or self.cuda.cuMemAlloc_v2(ctypes.byref(there), size)
+        code = code or self.cuda.cuCtxSetCurrent(first)
+        for _ in range(int(copies)):
+            code = code or self.cuda.cuMemcpyDtoD_v2(there, here, size)
+            code = code or self.cuda.cuMemcpy(there, here, size)
+        return code
 
     def sizes(self, *grids):
         """Launches a kernel with these numbers of blocks behind a word that nobody writes, once the

@@ -111,6 +111,20 @@ static void *worker(void *unused) {
     return NULL;
 }
 
+/* Launches into the thread's own default stream. */
+static void *own_worker(void *unused) {
+    (void)unused;
+    CALL(cuCtxSetCurrent, context);
+    for (int i = 1; now() < end; i++) {
+        CALL(cuLaunchKernel_ptsz, kernels[0], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL);
+        __atomic_fetch_add(&launched, 1, __ATOMIC_RELAXED);
+        if (i % 16 == 0)
+            CALL(cuStreamSynchronize_ptsz, NULL);
+    }
+    CALL(cuStreamSynchronize_ptsz, NULL);
+    return NULL;
+}
+
 static long ticks;
 
 /* CPU nanoseconds of this thread. */
@@ -301,9 +315,9 @@ int main(int count, char **words) {
         for (int i = 0; now() < end; i++)
             launch(streams[i % 3]);
         CALL(cuCtxSynchronize);
-    } else if (!strcmp(mode, "threads")) {
+    } else if (!strcmp(mode, "threads") || !strcmp(mode, "ownthreads")) {
         for (int i = 0; i < 4; i++)
-            pthread_create(&threads[i], NULL, worker, NULL);
+            pthread_create(&threads[i], NULL, mode[0] == 't' ? worker : own_worker, NULL);
         for (int i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
     } else if (!strcmp(mode, "graphs")) {

@@ -15,6 +15,7 @@ use aliquot_limiter_tests::share::{
 };
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
+use aliquot_region::host::LaunchCounters;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use parking_lot::Mutex;
 
@@ -85,6 +86,7 @@ fn keeps_share_for_every_kind_of_launch() {
         "extended k_ms_1",
         "thread k_ms_1",
         "threads k_ms_1",
+        "ownthreads k_ms_1",
     ] {
         check(25, 1, work);
     }
@@ -194,8 +196,8 @@ fn measures_kernels_of_thread_without_context() {
     check(50, 1, "bare k_ms_5");
 }
 
-#[test]
-fn charges_launch_to_device_of_its_stream() {
+/// What a client with a third of each of two GPUs used of them, by its counters.
+fn use_of_two_gpus(command: &str) -> [LaunchCounters; 2] {
     let (_temp, machine) = machine();
     let devices = [FIRST, SECOND].map(|uuid| DeviceLimits {
         cores: 30,
@@ -208,14 +210,23 @@ fn charges_launch_to_device_of_its_stream() {
         &devices,
     );
     let container = container.expect("a container");
-    let answers = container
-        .client(&["init", "elsewhere,20"])
-        .expect("answers");
-    assert_eq!(answers[1], "elsewhere,20: 0");
+    let answers = container.client(&["init", command]).expect("answers");
+    assert_eq!(answers[1], format!("{command}: 0"));
     let slots = container.directory().join("counters/slots");
     let counters = aliquot_region::host::read(&slots, 2).expect("counters");
-    let busy = [0, 1].map(|device| counters.device(device).compute.busy);
+    [0, 1].map(|device| counters.device(device).compute)
+}
+
+#[test]
+fn charges_launch_to_device_of_its_stream() {
+    let busy = use_of_two_gpus("second,20").map(|compute| compute.busy);
     assert!(busy[0] == 0 && busy[1] > 10_000_000, "{busy:?}");
+}
+
+#[test]
+fn copies_between_gpus_are_neither_charged_nor_delayed() {
+    let last = use_of_two_gpus("across,20").map(|compute| compute.last);
+    assert_eq!(last, [0, 0], "none was paced");
 }
 
 #[test]

@@ -89,6 +89,37 @@ fn limits_stub_that_looks_up_another_driver() {
     }
 }
 
+/// Whether a program finds these calls; Numba takes the form with `_v2` if there is one.
+const PROBE: &str = r#"
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+print(*(hasattr(cuda, name) for name in ("cuCtxSynchronize_v2", "cuCtxSynchronize")))
+"#;
+
+#[test]
+fn finds_no_call_that_the_driver_lacks() {
+    let (temp, machine) = machine();
+    // A driver older than CUDA 13.
+    let calls = "#define CALLS(X) X(1, cuCtxSynchronize, 0)\n";
+    fs::write(temp.path().join("calls.h"), calls).unwrap();
+    let include = format!("-I{}", temp.path().display());
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", &include];
+    let old = compile(temp.path(), "every_driver.c", "driver.so", &flags).unwrap();
+    for method in [
+        InjectionMethod::Replacement,
+        InjectionMethod::Preload,
+        InjectionMethod::NoLimiter,
+    ] {
+        let container = container(&machine, method, 3000);
+        container
+            .replace_driver(LIBRARIES[0], old.as_ref())
+            .unwrap();
+        let output = container.command(&["python3", "-c", PROBE]).output();
+        let output = output.unwrap();
+        assert_eq!(lines(&output), ["False True"], "{method:?} {output:?}");
+    }
+}
+
 /// Asks `cuGetProcAddress` a hundred times for a call that is not hooked.
 const LOOK_UPS: &str = r#"
 import ctypes, sys

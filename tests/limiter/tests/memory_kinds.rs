@@ -128,6 +128,21 @@ fn does_not_charge_host_pool_to_device() {
 }
 
 #[test]
+fn does_not_charge_host_pool_that_cannot_be_destroyed() {
+    check_in(
+        &[("GPUSIM_FAULTS", "cuMemPoolDestroy=1")],
+        3000,
+        &[
+            ("init", "0"),
+            ("placepool,3,0", "0"),
+            ("unpool", "1"),
+            ("frompool,9000", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
 fn charges_locality_domain_memory_to_its_device() {
     // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN (6): part 1 of GPU 0.
     check(
@@ -232,6 +247,27 @@ fn keeps_charge_until_stream_reaches_free() {
             ("sync", "0"),
             ("alloc,2520", "0"),
             ("unordered", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn limits_threads_own_streams_beside_capture_and_breaks_none() {
+    // Regression: they were taken for the legacy stream, of which the driver says that it is captured.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,500", "0"),
+            ("capture", "0"),
+            ("threadordered,2100", "2"),
+            ("threadordered,1000", "0"),
+            ("info", "0 996 3000"),
+            ("threadunordered", "0"),
+            ("threadunordered", "0"),
+            ("uncapture", "0"),
+            ("sync", "0"),
             ("info", "0 2520 3000"),
         ],
     );
