@@ -123,9 +123,8 @@ impl NodeWriter {
         }
         if let Some(gpus) = drain::cleared(&current) {
             (self.clear)(gpus).await?;
-            current = self
-                .put(&Patch::Merge(drain::cleared_patch()), false)
-                .await?;
+            let patch = drain::cleared_patch(&current);
+            current = self.put(&Patch::Merge(patch), false).await?;
         }
         let drained = node.readings.failures.drain_reason.is_some();
         if let Some(patch) = drain::taint_patch(&current, drained) {
