@@ -3,7 +3,8 @@
 //! node's owner wants that. The nodes' inventories list both.
 //!
 //! Never evicts a mirror pod (the kubelet owns it), a pod of another uid, or a pod that is not on
-//! the node whose agent lists it.
+//! the node whose agent lists it. A finished pod stays too, with its status and log: the node's list
+//! may be old, and the Eviction API would delete it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ async fn evict(
     let Some(found) = found else {
         return Ok(());
     };
-    if found.is_mirror() || found.is_terminating() {
+    if found.is_mirror() || found.is_terminating() || found.is_finished() {
         return Ok(());
     }
     if found.node().as_ref() != Some(node) {
@@ -151,7 +152,47 @@ async fn evict(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::ledger_cache::tests::{pod_json, with};
+    use crate::pod_client::tests::{api_server, status};
+
+    /// The agent of a node with a sick GPU may be away while its pods end.
+    #[tokio::test]
+    async fn finished_pod_is_not_evicted() {
+        for (phase, expected) in [("Running", 2), ("Succeeded", 1), ("Failed", 1)] {
+            let shown = with(
+                pod_json("a", 600, Some("n")),
+                json!({"status": {"phase": phase}}),
+            );
+            let (client, mut calls) = api_server();
+            let answering = tokio::spawn(async move {
+                let mut count = 0;
+                while let Some(call) = calls.next_call().await {
+                    count += 1;
+                    if call.method.as_str() == "GET" {
+                        call.answer(200, &shown);
+                    } else {
+                        call.answer(201, &status(201));
+                    }
+                }
+                count
+            });
+            let listed = RefusedPod {
+                pod: "a".into(),
+                namespace: "d".to_owned(),
+                name: "a".to_owned(),
+                reason: "r".to_owned(),
+            };
+            let (events, _event_rx) = aliquot_k8s::event::queue();
+            let pods = PodClient::new(client);
+            let evicted = evict(&pods, &events, Cause::UnhealthyGpu, &"n".into(), &listed);
+            assert_eq!(evicted.await, Ok(()));
+            drop(pods);
+            assert_eq!(answering.await.unwrap(), expected, "{phase}");
+        }
+    }
 
     #[test]
     fn evicts_pods_refused_without_interruption() {
