@@ -89,6 +89,30 @@ async fn removes_no_clearing_that_was_not_acted_on() {
     assert_eq!(node["metadata"]["annotations"][drain::CLEARED], "GPU-b");
 }
 
+/// The watch shows a later change, such as a label of the administrator, before the answer to a write.
+#[tokio::test]
+async fn answer_to_a_write_replaces_no_later_version() {
+    let node = served(json!({}), &json!({}));
+    let (mut writer, known) = writer(&node, Box::new(|_| Box::pin(async { Ok(()) })));
+    let (view, changed) = (writer.view.clone(), Arc::clone(&node));
+    writer.nodes = Api::all(crate::testing::api_server(move |patch| {
+        let mut node = changed.lock();
+        let written = answer(&mut node, &patch);
+        let labelled = json!({"metadata": {"labels": {"profile": "a"}}});
+        let (_, later) = answer(&mut node, &labelled);
+        let later: api::Node = serde_json::from_value(later).expect("a node");
+        view.send_replace(Some(NodeView::read(&later)));
+        written
+    }));
+    let now = writer.published.get();
+    let written = writer.write("{}", &now, None, known).await;
+    assert_eq!(written, Ok(()));
+    let latest = node.lock()["metadata"]["resourceVersion"].clone();
+    let shown = writer.view.borrow().clone();
+    let shown = shown.and_then(|view| view.resource_version);
+    assert_eq!(shown.as_deref(), latest.as_str());
+}
+
 /// Applies a merge patch.
 fn merge(node: &mut Value, patch: &Value) {
     match (node, patch) {
