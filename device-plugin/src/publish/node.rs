@@ -154,8 +154,8 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Writes, and takes over the answer ahead of the watch, unless the watch has shown another version
-    /// meanwhile, which may be a later one.
+    /// Writes, and takes over the answer ahead of the watch, unless the watch has shown another
+    /// version meanwhile, which may be a later one.
     async fn put(&self, patch: &Patch<Value>, status: bool) -> Result<NodeView, String> {
         let version = |view: Option<&NodeView>| view.and_then(|view| view.resource_version.clone());
         let before = version(self.view.borrow().as_ref());

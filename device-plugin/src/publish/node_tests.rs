@@ -89,7 +89,8 @@ async fn removes_no_clearing_that_was_not_acted_on() {
     assert_eq!(node["metadata"]["annotations"][drain::CLEARED], "GPU-b");
 }
 
-/// The watch shows a later change, such as a label of the administrator, before the answer to a write.
+/// The watch shows a later change, such as a label of the administrator, before the answer to a
+/// write.
 #[tokio::test]
 async fn answer_to_a_write_replaces_no_later_version() {
     let node = served(json!({}), &json!({}));
