@@ -14,7 +14,7 @@ use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::{CLEANUP_UNTIL, is_requested};
 
@@ -86,6 +86,7 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, Cleanu
     let until = Timestamp::now() + SignedDuration::try_from(within).unwrap_or(SignedDuration::MAX);
     let (request, none) = (json!(until.to_string()), Value::Null);
     let mut polls = tokio::time::interval(POLL_INTERVAL);
+    polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         polls.tick().await;
         // No more than names and annotations: a cluster has thousands of nodes.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as api;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 
 use super::CLEANUP_UNTIL;
 use crate::node_view::NodeView;
@@ -25,6 +26,8 @@ const TRIES: (u32, Duration) = (10, Duration::from_secs(1));
 pub(super) async fn clear(client: &Client, name: &str) {
     let nodes: Api<api::Node> = Api::all(client.clone());
     let mut tries = tokio::time::interval(TRIES.1);
+    // The tries after a slow one do not follow at once.
+    tries.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for _ in 0..TRIES.0 {
         tries.tick().await;
         match tokio::time::timeout(DEADLINE * 4, clear_once(&nodes, name)).await {
