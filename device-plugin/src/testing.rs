@@ -287,7 +287,7 @@ pub(crate) fn api_server(
         let answer = answer.clone();
         async move {
             let body = request.into_body().collect_bytes().await?;
-            let (code, answer) = answer(serde_json::from_slice(&body)?);
+            let (code, answer) = answer(serde_json::from_slice(&body).unwrap_or_default());
             let body = kube::client::Body::from(answer.to_string().into_bytes());
             let answer = ::http::Response::builder().status(code).body(body)?;
             Ok::<_, tower::BoxError>(answer)

@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
@@ -51,9 +51,9 @@ pub trait Index<K>: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// When the present list began.
-    listing: Option<SystemTime>,
+    listing: Option<Instant>,
     /// When the last complete list began.
-    listed: Option<SystemTime>,
+    listed: Option<Instant>,
     failing: Option<(Instant, Instant)>,
     /// When the last message was received.
     last_received: Option<Instant>,
@@ -68,7 +68,7 @@ pub struct Freshness {
 
 impl Freshness {
     /// For a complete list that began then, without a watch.
-    pub fn complete(begun: SystemTime) -> Self {
+    pub fn complete(begun: Instant) -> Self {
         let fresh = Self::default();
         fresh.state.lock().listed = Some(begun);
         fresh
@@ -95,12 +95,12 @@ impl Freshness {
     }
 
     /// When the last complete list began.
-    pub fn listed(&self) -> Option<SystemTime> {
+    pub fn listed(&self) -> Option<Instant> {
         self.state.lock().listed
     }
 
     /// Requests a new list, unless one is under way that began after `from`.
-    pub fn relist(&self, from: SystemTime) {
+    pub fn relist(&self, from: Instant) {
         if self.state.lock().listing.is_none_or(|begun| begun < from) {
             self.relist.notify_one();
         }
@@ -110,7 +110,7 @@ impl Freshness {
         self.state.lock().last_received = Some(now);
     }
 
-    fn listing(&self, now: SystemTime) {
+    fn listing(&self, now: Instant) {
         self.state.lock().listing = Some(now);
     }
 
@@ -165,7 +165,7 @@ pub async fn drive<W, K>(
                     // A list is about to be requested: no sign of life yet.
                     Event::Init => {
                         listed.clear();
-                        freshness.listing(SystemTime::now());
+                        freshness.listing(Instant::now());
                         continue;
                     }
                     Event::InitApply(object) => listed.push(index.entry(object.into())),
@@ -200,13 +200,13 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(fresh.error(at(0)), Some("still listing"));
-        fresh.listing(SystemTime::UNIX_EPOCH);
+        fresh.listing(start);
         assert_eq!(fresh.error(at(0)), Some("still listing"));
         assert_eq!(fresh.age(at(2)), None);
         fresh.record_message(at(0));
         assert_eq!(fresh.age(at(2)), Some(Duration::from_secs(2)));
         fresh.record_success(true);
-        assert_eq!(fresh.listed(), Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(fresh.listed(), Some(start));
         assert_eq!(fresh.error(at(0)), None);
         fresh.record_failure(at(1));
         assert_eq!(fresh.error(at(1)), None);

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::PendingPod;
-use crate::pod_client::{DEADLINE, PodClient};
+use crate::pod_client::{DEADLINE, PodClient, leaves_unknown};
 use crate::ticks::Ticks;
 
 /// Pause between repetitions: it doubles from the first to the second.
@@ -392,7 +392,7 @@ impl Binder {
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 404 => PostOutcome::Gone,
                 409 => PostOutcome::Conflict(status.message),
-                408 | 429 | 500.. => PostOutcome::Unknown(status.message),
+                code if leaves_unknown(code) => PostOutcome::Unknown(status.message),
                 _ => PostOutcome::Rejected(status.message),
             },
             Ok(Err(error)) => PostOutcome::Unknown(error.to_string()),

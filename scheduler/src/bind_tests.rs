@@ -169,6 +169,16 @@ async fn repeats_binding_until_outcome_is_definite() {
             "bound",
             600,
         ),
+        // A proxy did not wait for the API server.
+        (
+            vec![
+                ("POST", Status(504, json!({"message": "upstream timeout"}))),
+                ("POST", failed(409)),
+                ("GET", PodAsPosted),
+            ],
+            "bound",
+            600,
+        ),
         // The GET fails, too.
         (
             vec![

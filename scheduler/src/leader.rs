@@ -21,6 +21,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::RwLock;
 use thiserror::Error;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ticks::Ticks;
@@ -67,6 +68,8 @@ struct Term {
     holder: String,
     acquired: SystemTime,
     renewed: SystemTime,
+    /// When it began, by a clock that is never set.
+    begun: Instant,
     /// How long after a renewal its holder may write. Nobody else takes the Lease before
     /// its whole duration; the last third is for a process that is delayed between checking
     /// and writing. It is kube-scheduler's own proportion (`renewDeadline` 10 s of 15 s).
@@ -107,18 +110,18 @@ impl Leadership {
 
     /// Why this replica may not write now; `None` if it may. `listed` is when the list of
     /// pods that the ledger is based on was begun.
-    pub fn error(&self, now: SystemTime, listed: Option<SystemTime>) -> Option<String> {
+    pub fn error(&self, now: SystemTime, listed: Option<Instant>) -> Option<String> {
         let new = || "the lease is new: listing what the old leader may have bound".to_owned();
         let lease_error = self.lease_error(now);
         lease_error.or_else(|| self.awaits_list(listed).then(new))
     }
 
     /// Whether only a recent enough list is missing.
-    pub fn settles(&self, now: SystemTime, listed: Option<SystemTime>) -> bool {
+    pub fn settles(&self, now: SystemTime, listed: Option<Instant>) -> bool {
         self.lease_error(now).is_none() && self.awaits_list(listed)
     }
 
-    fn awaits_list(&self, listed: Option<SystemTime>) -> bool {
+    fn awaits_list(&self, listed: Option<Instant>) -> bool {
         let from = self.list_from();
         self.me.is_some() && from.is_some_and(|from| listed.is_none_or(|listed| listed < from))
     }
@@ -141,21 +144,40 @@ impl Leadership {
     }
 
     /// The earliest time at which a list may have begun to be recent enough for the present term.
-    pub fn list_from(&self) -> Option<SystemTime> {
-        let acquired = self.term.read().as_ref()?.acquired;
-        Some(acquired + self.settling)
+    pub fn list_from(&self) -> Option<Instant> {
+        let begun = self.term.read().as_ref()?.begun;
+        Some(begun + self.settling)
+    }
+
+    fn observe(&self, lease: Option<Lease>) {
+        let mut known = self.term.write();
+        let shown = lease.and_then(|lease| term(lease, known.as_ref()));
+        *known = shown;
     }
 }
 
-fn term(lease: Lease) -> Option<Term> {
+/// The term that the lease shows; `last` is what it showed before.
+fn term(lease: Lease, last: Option<&Term>) -> Option<Term> {
     let spec = lease.spec?;
     let duration = spec.lease_duration_seconds.unwrap_or(DURATION);
+    let holder = spec.holder_identity.filter(|holder| !holder.is_empty())?;
+    let acquired: SystemTime = spec.acquire_time?.0.into();
+    let same = last.filter(|last| last.holder == holder && last.acquired == acquired);
     Some(Term {
         deadline: Duration::from_secs(u64::try_from(duration).ok()?) * 2 / 3,
-        holder: spec.holder_identity.filter(|holder| !holder.is_empty())?,
-        acquired: spec.acquire_time?.0.into(),
         renewed: spec.renew_time?.0.into(),
+        begun: same.map_or_else(|| begun(acquired), |last| last.begun),
+        holder,
+        acquired,
     })
+}
+
+/// When a term began that is seen for the first time. Where that is still to come, the clock was ahead
+/// and has been set back: it began just now.
+fn begun(acquired: SystemTime) -> Instant {
+    let now = Instant::now();
+    let age = acquired.elapsed().unwrap_or_default();
+    now.checked_sub(age).unwrap_or(now)
 }
 
 impl Index<Lease> for Leadership {
@@ -166,15 +188,15 @@ impl Index<Lease> for Leadership {
     }
 
     fn apply(&self, lease: Lease) {
-        *self.term.write() = term(lease);
+        self.observe(Some(lease));
     }
 
     fn delete(&self, _: Lease) {
-        *self.term.write() = None;
+        self.observe(None);
     }
 
     fn replace(&self, leases: Vec<Lease>) {
-        *self.term.write() = leases.into_iter().next().and_then(term);
+        self.observe(leases.into_iter().next());
     }
 }
 
@@ -258,7 +280,7 @@ impl Leader {
                 continue;
             };
             let late = self.pods.listed().is_some_and(|listed| listed < from);
-            if late && SystemTime::now() >= from {
+            if late && Instant::now() >= from {
                 fail_point::at("TermBeforeList");
                 self.pods.relist(from);
                 fail_point::at("TermAfterList");
@@ -271,7 +293,7 @@ impl Leader {
 impl Leader {
     /// A replica `pod-a` whose lists are late enough for any term.
     pub(crate) fn replica() -> Self {
-        let far = SystemTime::now() + Duration::from_hours(1);
+        let far = Instant::now() + Duration::from_hours(1);
         let leadership = Leadership::new("pod-a".to_owned(), Duration::ZERO);
         Self::new(leadership, Freshness::complete(far))
     }
@@ -311,6 +333,8 @@ mod tests {
         }
     }
 
+    const SETTLING: Duration = Duration::from_secs(3);
+
     fn at(second: u64) -> SystemTime {
         // 2026-11-21T00:00:00Z
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200 + second)
@@ -330,7 +354,7 @@ mod tests {
         listed: Option<u64>,
         expected: Option<&str>,
     ) {
-        let leadership = Leadership::new("pod-a".to_owned(), Duration::from_secs(3));
+        let leadership = Leadership::new("pod-a".to_owned(), SETTLING);
         leadership.apply(
             serde_json::from_value(json!({"spec": {
                 "holderIdentity": holder,
@@ -340,7 +364,9 @@ mod tests {
             }}))
             .unwrap(),
         );
-        let listed = listed.map(at);
+        let begun = leadership.list_from().map(|from| from - SETTLING);
+        let listed = begun.zip(listed);
+        let listed = listed.map(|(begun, second)| begun + Duration::from_secs(second));
         let error = leadership.error(at(now), listed);
         assert_eq!(error.as_deref(), expected, "{holder} {now} {listed:?}");
         let settles = error.is_some_and(|error| error.starts_with("the lease is new"));
@@ -367,6 +393,31 @@ mod tests {
             Some("pod-ab_1234 holds the lease, this is pod-a"),
         );
         check("", 21, Some(9), Some("no kube-scheduler holds the lease"));
+    }
+
+    /// A machine that boots may have its clock ahead, and set it back while its kube-scheduler leads.
+    #[test]
+    fn clock_that_is_set_back_delays_no_leader() {
+        let leadership = Leadership::new("pod-a".to_owned(), SETTLING);
+        let now = SystemTime::now();
+        let time = |time: SystemTime| time.try_into().ok().map(MicroTime);
+        let lease = || Lease {
+            spec: Some(LeaseSpec {
+                holder_identity: Some("pod-a_1".to_owned()),
+                acquire_time: time(now + Duration::from_hours(2)),
+                renew_time: time(now),
+                ..LeaseSpec::default()
+            }),
+            ..Lease::default()
+        };
+        let seen = Instant::now();
+        leadership.apply(lease());
+        assert!(leadership.error(now, Some(seen)).is_some(), "too early");
+        let settled = Instant::now() + SETTLING;
+        assert_eq!(leadership.error(now, Some(settled)), None);
+        let from = leadership.list_from();
+        leadership.apply(lease());
+        assert_eq!(leadership.list_from(), from, "the same term");
     }
 
     #[test]

@@ -23,6 +23,9 @@ const WITHDRAWALS: u32 = 3;
 /// Deadline of one call.
 pub const DEADLINE: Duration = Duration::from_secs(3);
 
+/// The answer of an API server that has too much to do, before it looks at what is asked.
+const THROTTLED: &str = "Too many requests, please try again later.";
+
 #[derive(Clone)]
 pub struct PodClient {
     client: Client,
@@ -48,14 +51,20 @@ pub enum WriteOutcome {
     Unknown(String),
 }
 
+/// Whether what was asked may have been done, or may yet be, after an answer with this code. An error in
+/// JSON of a proxy before the API server has none.
+pub(crate) fn leaves_unknown(code: u16) -> bool {
+    matches!(code, 0 | 408 | 429 | 500..)
+}
+
 impl From<Result<(), CallError>> for WriteOutcome {
     fn from(answer: Result<(), CallError>) -> Self {
         match answer {
             Ok(()) => Self::Written,
-            Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
-                408 | 429 | 500.. => Self::Unknown(status.message),
-                _ => Self::NotWritten(status.message),
-            },
+            Err(CallError::Failed(kube::Error::Api(status))) if !leaves_unknown(status.code) => {
+                Self::NotWritten(status.message)
+            }
+            Err(CallError::Failed(kube::Error::Api(status))) => Self::Unknown(status.message),
             Err(error) => Self::Unknown(error.to_string()),
         }
     }
@@ -170,16 +179,21 @@ impl PodClient {
             let request = patches(pod).patch_subresource("status", &pod.name, &params, &patch);
             let request = request.map_err(kube::Error::BuildRequest)?;
             timeout(DEADLINE, self.client.request::<IgnoredAny>(request)).await??;
-            Ok(())
+            Ok::<(), CallError>(())
         };
-        set(Some(node.as_str())).await?;
+        let nominated = set(Some(node.as_str())).await;
+        if let Err(CallError::Failed(kube::Error::Api(status))) = &nominated
+            && !leaves_unknown(status.code)
+        {
+            return nominated;
+        }
         // While it is nominated, kube-scheduler keeps the node's room for it.
         for _ in 1..WITHDRAWALS {
             if set(None).await.is_ok() {
-                return Ok(());
+                return nominated;
             }
         }
-        set(None).await
+        nominated.and(set(None).await)
     }
 
     /// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The
@@ -206,7 +220,7 @@ impl PodClient {
             Ok(Ok(_)) => EvictionOutcome::Accepted,
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 404 | 409 => EvictionOutcome::Gone,
-                429 => EvictionOutcome::Protected(status.message),
+                429 if status.message != THROTTLED => EvictionOutcome::Protected(status.message),
                 _ => EvictionOutcome::Failed(status.message),
             },
             Ok(Err(error)) => EvictionOutcome::Failed(error.to_string()),

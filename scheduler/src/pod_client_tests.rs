@@ -7,7 +7,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{self, SendResponse};
 
-use super::PodClient;
+use super::{EvictionOutcome, PodClient};
 
 /// The calls of the API server's clients, in order.
 pub(crate) struct Calls(mock::Handle<Request<Body>, Response<Body>>);
@@ -43,8 +43,11 @@ impl Calls {
 
 impl Call {
     pub(crate) fn answer(self, code: u16, body: &Value) {
-        let body = Body::from(serde_json::to_vec(body).unwrap());
-        let response = Response::builder().status(code).body(body);
+        self.answer_bytes(code, serde_json::to_vec(body).unwrap());
+    }
+
+    fn answer_bytes(self, code: u16, body: Vec<u8>) {
+        let response = Response::builder().status(code).body(Body::from(body));
         self.send.send_response(response.unwrap());
     }
 }
@@ -54,6 +57,14 @@ pub(crate) fn status(code: u16) -> Value {
     let reason = if code == 404 { "NotFound" } else { "x" };
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": "Failure",
         "code": code, "message": format!("status {code}"), "reason": reason, "details": {}})
+}
+
+fn pod() -> PodRef {
+    PodRef {
+        namespace: "d".to_owned(),
+        name: "a".to_owned(),
+        uid: "a".to_owned(),
+    }
 }
 
 /// Whoever may patch the pod may write managed fields that cannot be read.
@@ -67,14 +78,57 @@ async fn patch_is_done_whatever_the_pod_in_its_answer_has() {
             call.answer(200, &patched);
         }
     });
-    let pods = PodClient::new(client);
-    let pod = PodRef {
-        namespace: "d".to_owned(),
-        name: "a".to_owned(),
-        uid: "a".to_owned(),
-    };
+    let (pods, pod) = (PodClient::new(client), pod());
     pods.annotate(&pod, "key", Some("text")).await.unwrap();
     pods.nominate(&pod, &"n".into()).await.unwrap();
     drop(pods);
+    answering.await.unwrap();
+}
+
+/// Otherwise kube-scheduler keeps the node's room for the pod.
+#[tokio::test]
+async fn withdraws_nomination_of_unknown_outcome() {
+    for (code, expected) in [(503, 2), (404, 1)] {
+        let (client, mut calls) = api_server();
+        let answering = tokio::spawn(async move {
+            let mut nominated = Vec::new();
+            while let Some(call) = calls.next_call().await {
+                nominated.push(call.body["status"]["nominatedNodeName"].clone());
+                let code = if nominated.len() == 1 { code } else { 200 };
+                call.answer(code, &status(code));
+            }
+            nominated
+        });
+        let pods = PodClient::new(client);
+        assert!(pods.nominate(&pod(), &"n".into()).await.is_err());
+        drop(pods);
+        let nominated = answering.await.unwrap();
+        let expected = &[json!("n"), Value::Null][..expected];
+        assert_eq!(nominated, expected, "{code}");
+    }
+}
+
+/// In place of a protected pod another one would be evicted.
+#[tokio::test]
+async fn throttled_eviction_is_no_protected_one() {
+    let (client, mut calls) = api_server();
+    let answering = tokio::spawn(async move {
+        let call = calls.next_call().await.unwrap();
+        let text = b"Too many requests, please try again later.\n";
+        call.answer_bytes(429, text.to_vec());
+        let call = calls.next_call().await.unwrap();
+        call.answer(429, &status(429));
+    });
+    let pods = PodClient::new(client);
+    let throttled = pods.evict(&pod(), true).await;
+    assert!(
+        matches!(throttled, EvictionOutcome::Failed(_)),
+        "{throttled:?}"
+    );
+    let protected = pods.evict(&pod(), true).await;
+    assert!(
+        matches!(protected, EvictionOutcome::Protected(_)),
+        "{protected:?}"
+    );
     answering.await.unwrap();
 }

@@ -81,6 +81,11 @@ pub async fn run(
             tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot nominate the node for the pod, which fits there now");
         }
         for (uid, Requeueable { pod, .. }) in requeueable {
+            // Those before it took time.
+            if !leader.leads() {
+                failed.push(uid);
+                continue;
+            }
             let now = Timestamp::now().as_millisecond().to_string();
             fail_point::at("RequeueBeforePatch");
             let answer = pods.annotate(&pod, REQUEUE_ANNOTATION, Some(&now)).await;

@@ -372,6 +372,35 @@ async fn pod_that_cannot_be_patched_blocks_no_other() {
     assert_eq!(metrics.requeues.get(), 2);
 }
 
+/// Another replica leads while the first of two pods is patched; later this one leads again.
+#[tokio::test(start_paused = true)]
+async fn stops_requeueing_when_another_replica_leads() {
+    let (client, mut calls) = api_server();
+    let cache = Arc::new(cache());
+    Index::reset(&*cache, vec![pod("a", 400, None), pod("b", 400, None)]);
+    let metrics = Metrics::new(&mut Registry::default());
+    let stop = CancellationToken::new();
+    let leader = Leader::replica();
+    leader.set_holder("pod-a_1");
+    let pods = PodClient::new(client);
+    let requeue = run(cache, pods, leader.clone(), metrics.clone(), stop.clone());
+    let requeue = tokio::spawn(requeue);
+    let call = calls.next_call().await.unwrap();
+    assert_eq!(call.uri.path(), "/api/v1/namespaces/d/pods/a");
+    leader.set_holder("pod-b_1");
+    call.answer(200, &status(200));
+    let more = timeout(RETRY * 2, calls.next_call()).await;
+    assert!(more.is_err(), "a call of the old leader");
+    leader.set_holder("pod-a_1");
+    let call = timeout(RETRY * 2, calls.next_call()).await;
+    let call = call.expect("in time").expect("a patch");
+    assert_eq!(call.uri.path(), "/api/v1/namespaces/d/pods/b");
+    call.answer(200, &status(200));
+    stop.cancel();
+    requeue.await.unwrap();
+    assert_eq!(metrics.requeues.get(), 2);
+}
+
 /// A refused pod fits from the start; the patches get these status codes after `first`.
 async fn check(leader: Leader, codes: &[u16], first: impl AsyncFnOnce()) {
     let (client, mut calls) = api_server();

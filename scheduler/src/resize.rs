@@ -32,6 +32,7 @@ use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::resizes::ObservedResize;
 use crate::pod_client::{DEADLINE, PodClient, WriteOutcome};
+use crate::ticks::ticks;
 
 /// Interval of checking deadlines and what could not be written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -311,7 +312,7 @@ impl Resizer {
         fail_point::at("ResizeBeforePatch");
         let version = found.resource_version().unwrap_or_default();
         let mut sent = None;
-        let mut ticks = tokio::time::interval(RETRY);
+        let mut ticks = ticks(RETRY);
         while self.leader.leads() {
             ticks.tick().await;
             let repeated = sent.replace(Instant::now()).is_some();
@@ -353,7 +354,7 @@ impl Resizer {
         last: Instant,
     ) -> bool {
         tokio::time::sleep_until(last + DEADLINE).await;
-        let mut ticks = tokio::time::interval(RETRY);
+        let mut ticks = ticks(RETRY);
         loop {
             ticks.tick().await;
             match self.pods.has_annotations(pod, annotations).await {

@@ -46,6 +46,7 @@ pub struct ScaleUp {
     cache: Arc<LedgerCache>,
     client: Client,
     pods: PodClient,
+    leader: Leader,
     types: Vec<NodeTypeSpec>,
     owner: Owner,
     resource: String,
@@ -73,6 +74,7 @@ impl ScaleUp {
         let resource = cache.settings().names.of(Resource::Gpu).to_owned();
         Self {
             pods: PodClient::new(client.clone()),
+            leader: Leader::always(),
             cache,
             client,
             types: types.0,
@@ -86,6 +88,7 @@ impl ScaleUp {
 
     /// Runs until `stop`. Only the leader states a need.
     pub async fn run(mut self, leader: Leader, stop: CancellationToken) {
+        self.leader = leader.clone();
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while leader.next_tick(&mut ticks).await {
             if let Err(error) = self.reconcile().await {
@@ -101,10 +104,17 @@ impl ScaleUp {
         self.read_constraints(&unschedulable).await?;
         let wanted = self.wanted(&cluster, &unschedulable);
         let mut existing = self.placeholders().await?;
+        // The reads took time, as the labels do.
+        if !self.leader.leads() {
+            return Ok(());
+        }
         self.delete_superfluous(&wanted, &mut existing).await?;
         self.label_counted(&cluster).await?;
         let counts = wanted.iter().map(|(key, all)| (key.clone(), all.len()));
         let before = std::mem::replace(&mut self.before, counts.collect());
+        if !self.leader.leads() {
+            return Ok(());
+        }
         self.create_missing(wanted, &before, existing).await
     }
 

@@ -144,6 +144,21 @@ async fn labels_a_node_after_deleting_its_placeholders() {
     assert_eq!(server.calls(), ["delete p0"]);
 }
 
+/// Another replica leads since the count began.
+#[tokio::test]
+async fn old_leader_states_no_need() {
+    let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));
+    Index::apply(&*cache, unschedulable("a", 900));
+    Index::apply(&*cache, pod("x", 600, Some("n")));
+    let mut scale_up = scale_up(&cache, &server, TYPES);
+    scale_up.leader = Leader::replica();
+    scale_up.leader.set_holder("pod-b_1");
+    for _ in 0..2 {
+        scale_up.reconcile().await.unwrap();
+    }
+    assert_eq!(server.calls(), [""; 0]);
+}
+
 #[tokio::test]
 async fn placeholders_are_no_pending_pods() {
     let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));

@@ -78,10 +78,15 @@ fn is_due(created: Timestamp, expires: Timestamp, now: Timestamp) -> bool {
     now >= created + created.duration_until(expires) * 2 / 3
 }
 
+/// It was issued while the clock was ahead, and is not valid yet.
+fn is_early(created: Timestamp, now: Timestamp) -> bool {
+    now < created - BACKDATE
+}
+
 impl ServingCertificate {
     /// A new one should replace it.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        is_due(self.created, self.expires, now)
+        is_due(self.created, self.expires, now) || is_early(self.created, now)
     }
 }
 
@@ -231,7 +236,7 @@ impl CaSet {
     }
 
     /// The CAs as they should be at `now`: without the expired ones, and with a new one when the
-    /// newest is due. `None` when nothing has to change.
+    /// newest is due, or none is valid yet. `None` when nothing has to change.
     pub fn renewed(
         &self,
         now: Timestamp,
@@ -242,8 +247,10 @@ impl CaSet {
         // Where the configured lifetime was shortened, the shorter one applies.
         let expiry = |newest: &Ca| newest.expires.min(newest.created + lifetimes.ca);
         let fresh = |newest: &Ca| !is_due(newest.created, expiry(newest), now);
-        if !cas.last().is_some_and(fresh) {
+        let early = |ca: &Ca| is_early(ca.created, now);
+        if !cas.last().is_some_and(fresh) || cas.iter().all(early) {
             cas.push(Ca::create(now, lifetimes.ca)?);
+            cas.sort_by_key(|ca| ca.created);
         }
         let renewed = Self(cas);
         Ok((renewed != *self).then_some(renewed))

@@ -39,9 +39,10 @@ pub fn taint_patch(node: &NodeView, drained: bool) -> Option<Value> {
     Some(json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}}))
 }
 
-/// The patch that removes the annotation after it was acted on.
-pub fn cleared_patch() -> Value {
-    json!({"metadata": {"annotations": {CLEARED: null}}})
+/// The patch that removes the annotation after it was acted on, and not one written meanwhile.
+pub fn cleared_patch(node: &NodeView) -> Value {
+    let version = &node.resource_version;
+    json!({"metadata": {"resourceVersion": version, "annotations": {CLEARED: null}}})
 }
 
 #[cfg(test)]

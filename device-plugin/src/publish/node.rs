@@ -123,9 +123,8 @@ impl NodeWriter {
         }
         if let Some(gpus) = drain::cleared(&current) {
             (self.clear)(gpus).await?;
-            current = self
-                .put(&Patch::Merge(drain::cleared_patch()), false)
-                .await?;
+            let patch = drain::cleared_patch(&current);
+            current = self.put(&Patch::Merge(patch), false).await?;
         }
         let drained = node.readings.failures.drain_reason.is_some();
         if let Some(patch) = drain::taint_patch(&current, drained) {
@@ -155,10 +154,16 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Writes, and takes over the answer ahead of the watch.
+    /// Writes, and takes over the answer ahead of the watch, unless the watch has shown another
+    /// version meanwhile, which may be a later one.
     async fn put(&self, patch: &Patch<Value>, status: bool) -> Result<NodeView, String> {
+        let version = |view: Option<&NodeView>| view.and_then(|view| view.resource_version.clone());
+        let before = version(self.view.borrow().as_ref());
         let now = NodeView::read(&self.patch(patch, status).await?);
         self.view.send_if_modified(|current| {
+            if version(current.as_ref()) != before {
+                return false;
+            }
             let changed = current.as_ref() != Some(&now);
             *current = Some(now.clone());
             changed

@@ -13,6 +13,7 @@ use super::candidates::time_limit;
 use super::{INTERVAL, Preemptor, RETRY, unix};
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::{EvictionOutcome, WriteOutcome};
+use crate::ticks::ticks;
 
 /// The state of a plan's evictions.
 enum EvictionProgress {
@@ -38,7 +39,7 @@ impl Preemptor {
         let mut evicted = HashSet::new();
         let (mut shown, mut node_known) = (written, false);
         let deadline = self.deadline(record);
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = ticks(INTERVAL);
         while self.leader.leads() {
             let Some(waiting) = self.cache.pending(uid) else {
                 return;
@@ -93,7 +94,7 @@ impl Preemptor {
         record: &PreemptionRecord,
         text: Option<&str>,
     ) -> bool {
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = ticks(INTERVAL);
         let (mut due, mut pause) = (Instant::now(), RETRY.0);
         let mut closed = false;
         loop {
@@ -124,7 +125,7 @@ impl Preemptor {
                 return false;
             }
         };
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = ticks(INTERVAL);
         while self.leader.leads() {
             match self.annotate(pod, Some(&text)).await {
                 WriteOutcome::Written => return true,

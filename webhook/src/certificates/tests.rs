@@ -76,6 +76,24 @@ fn serving_certificate_expires_with_its_ca() {
     assert!(serving.is_due(at(50)));
 }
 
+/// A machine that boots may set its clock back while the webhook runs.
+#[test]
+fn replaces_what_was_issued_while_the_clock_was_ahead() {
+    let ahead = at(7200);
+    let early = CaSet::default().renewed(ahead, &LIFETIMES).unwrap().unwrap();
+    let set = early.renewed(at(0), &LIFETIMES).unwrap().unwrap();
+    assert_eq!(set.renewed(at(0), &LIFETIMES).unwrap(), None);
+    let bundle = set.bundle();
+    let issuer = set.issuer(at(0), &bundle, &LIFETIMES).unwrap();
+    assert_eq!(issuer.created, at(0));
+    let serving = issuer.issue(&names(), ahead, LIFETIMES.serving).unwrap();
+    assert!(!trusts(&bundle, &serving, "127.0.0.1", at(0)));
+    assert!(serving.is_due(at(0)) && !serving.is_due(ahead));
+    let serving = issuer.issue(&names(), at(0), LIFETIMES.serving).unwrap();
+    assert!(trusts(&bundle, &serving, "127.0.0.1", at(0)));
+    assert!(!serving.is_due(at(-60)));
+}
+
 #[test]
 fn reports_and_skips_broken_secret_entries() {
     let good = CaSet::default()

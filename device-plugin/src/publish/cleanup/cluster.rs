@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use aliquot_core::inventory::INVENTORY;
 use clap::Parser;
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::{CLEANUP_UNTIL, is_requested};
 
@@ -21,6 +22,8 @@ use super::{CLEANUP_UNTIL, is_requested};
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two lists of the nodes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests at the same time: a cluster has thousands of nodes.
+const AT_ONCE: usize = 32;
 
 /// Asks the agents of all nodes to remove Aliquot's files and annotations; run it before the chart
 /// is removed
@@ -81,8 +84,9 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, Cleanu
     let nodes: Api<Node> = Api::all(client);
     let end = Instant::now() + within;
     let until = Timestamp::now() + SignedDuration::try_from(within).unwrap_or(SignedDuration::MAX);
-    let request = json!(until.to_string());
+    let (request, none) = (json!(until.to_string()), Value::Null);
     let mut polls = tokio::time::interval(POLL_INTERVAL);
+    polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         polls.tick().await;
         // No more than names and annotations: a cluster has thousands of nodes.
@@ -92,34 +96,34 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, Cleanu
             .filter_map(|node| Some((node.name_any(), node_state(node, now)?)))
             .collect();
         let timed_out = Instant::now() >= end;
-        for (name, state) in &states {
-            match state {
-                NodeState::Requested | NodeState::Expired if timed_out => {
-                    annotate(&nodes, name, &Value::Null).await?;
-                }
-                NodeState::NotRequested | NodeState::Expired if !timed_out => {
-                    annotate(&nodes, name, &request).await?;
-                    tracing::info!(node = name, "asked the agent to clean up the node");
-                }
-                NodeState::Requested | NodeState::NotRequested | NodeState::Expired => {}
-            }
-        }
+        let due = states.iter().filter_map(|(name, state)| match state {
+            NodeState::Requested | NodeState::Expired if timed_out => Some((name, &none)),
+            NodeState::NotRequested | NodeState::Expired if !timed_out => Some((name, &request)),
+            NodeState::Requested | NodeState::NotRequested | NodeState::Expired => None,
+        });
+        let annotated = stream::iter(due).for_each_concurrent(AT_ONCE, |(name, request)| {
+            annotate(&nodes, name, request)
+        });
+        annotated.await;
         if timed_out || states.is_empty() {
             return Ok(states.into_iter().map(|(name, _)| name).collect());
         }
     }
 }
 
-async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) -> Result<(), CleanupError> {
+/// A node for which that fails is found again by the next list.
+async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) {
     let patch = json!({"metadata": {"annotations": {CLEANUP_UNTIL: request}}});
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
     match call("patch", nodes.patch_metadata(name, &params, &patch)).await {
+        Ok(_) if request.is_null() => {}
+        Ok(_) => tracing::info!(node = name, "asked the agent to clean up the node"),
         // A node that is gone needs no more.
         Err(CleanupError::Call {
             source: kube::Error::Api(status),
             ..
-        }) if status.code == 404 => Ok(()),
-        answer => answer.map(drop),
+        }) if status.code == 404 => {}
+        Err(error) => tracing::warn!(node = name, %error, "cannot ask the agent"),
     }
 }
 
@@ -134,7 +138,49 @@ async fn call<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
+    use tokio::sync::Barrier;
+
     use super::*;
+
+    /// The first of four requests fails.
+    #[tokio::test(start_paused = true)]
+    async fn asks_nodes_at_the_same_time_and_again_after_a_failure() {
+        let both = Arc::new(Barrier::new(2));
+        let (lists, patches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let patched = Arc::clone(&patches);
+        let service = tower::service_fn(move |request: ::http::Request<Body>| {
+            let (both, lists) = (Arc::clone(&both), Arc::clone(&lists));
+            let patched = Arc::clone(&patched);
+            async move {
+                let (code, answer): (u16, Value) = if request.method() == ::http::Method::GET {
+                    let first = lists.fetch_add(1, Ordering::Relaxed) < 2;
+                    let names: &[&str] = if first { &["a", "b"] } else { &[] };
+                    let node = |name: &&str| json!({"metadata": {"name": name, "annotations": {INVENTORY: "{}"}}});
+                    let items: Vec<Value> = names.iter().map(node).collect();
+                    let kind = "PartialObjectMetadataList";
+                    let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": {}, "items": items});
+                    (200, list)
+                } else {
+                    both.wait().await;
+                    match patched.fetch_add(1, Ordering::Relaxed) {
+                        0 => (500, json!({"code": 500, "message": "busy"})),
+                        _ => (200, json!({"metadata": {"name": "n"}})),
+                    }
+                };
+                let body = Body::from(answer.to_string().into_bytes());
+                let answer = ::http::Response::builder().status(code).body(body)?;
+                Ok::<_, tower::BoxError>(answer)
+            }
+        });
+        let client = Client::new(service, "default");
+        let left = run(client, Duration::from_secs(60)).await;
+        assert!(left.as_ref().is_ok_and(Vec::is_empty), "{left:?}");
+        assert_eq!(patches.load(Ordering::Relaxed), 4);
+    }
 
     #[test]
     fn asks_nodes_with_inventory_once() {

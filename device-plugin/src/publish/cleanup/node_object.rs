@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as api;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 
 use super::CLEANUP_UNTIL;
 use crate::node_view::NodeView;
@@ -25,6 +26,8 @@ const TRIES: (u32, Duration) = (10, Duration::from_secs(1));
 pub(super) async fn clear(client: &Client, name: &str) {
     let nodes: Api<api::Node> = Api::all(client.clone());
     let mut tries = tokio::time::interval(TRIES.1);
+    // The tries after a slow one do not follow at once.
+    tries.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for _ in 0..TRIES.0 {
         tries.tick().await;
         match tokio::time::timeout(DEADLINE * 4, clear_once(&nodes, name)).await {
@@ -48,21 +51,17 @@ pub(super) async fn clear(client: &Client, name: &str) {
 }
 
 async fn clear_once(nodes: &Api<api::Node>, name: &str) -> kube::Result<()> {
-    let node = nodes.get(name).await?;
+    let mut node = nodes.get(name).await?;
     let params = PatchParams {
         field_manager: Some("aliquot-device-plugin".to_owned()),
         ..PatchParams::default()
     };
     if let Some(patch) = status(&node) {
-        nodes
+        node = nodes
             .patch_status(name, &params, &Patch::Strategic(patch))
             .await?;
     }
-    if let Some(mut patch) = drain::taint_patch(&NodeView::read(&node), false) {
-        // Our status patch changed the version.
-        if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert("resourceVersion".to_owned(), Value::Null);
-        }
+    if let Some(patch) = drain::taint_patch(&NodeView::read(&node), false) {
         nodes.patch(name, &params, &Patch::Merge(patch)).await?;
     }
     nodes
@@ -107,8 +106,42 @@ fn metadata(node: &api::Node) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::layout::profile_status::PROFILE;
+    use crate::testing::api_server;
+
+    /// Another controller taints the node while it is being cleared.
+    #[tokio::test]
+    async fn removes_own_taint_over_latest_version_of_the_list() {
+        let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+        let read = json!({
+            "metadata": {"name": "n", "resourceVersion": "1"},
+            "spec": {"taints": [taint(drain::TAINT)]},
+            "status": {"conditions": [{"type": PROFILE, "status": "True"}]},
+        });
+        let mut patched = read.clone();
+        patched["metadata"]["resourceVersion"] = json!("3");
+        patched["spec"]["taints"] = json!([taint(drain::TAINT), taint("other")]);
+        let patches = Arc::<Mutex<Vec<Value>>>::default();
+        let recorded = Arc::clone(&patches);
+        let client = api_server(move |patch| {
+            if patch.is_null() {
+                return (200, read.clone());
+            }
+            recorded.lock().push(patch);
+            (200, patched.clone())
+        });
+        let cleared = clear_once(&Api::all(client), "n").await;
+        assert!(cleared.is_ok(), "{cleared:?}");
+        let expected = json!({
+            "metadata": {"resourceVersion": "3"}, "spec": {"taints": [taint("other")]},
+        });
+        assert_eq!(patches.lock()[1], expected);
+    }
 
     #[test]
     fn removes_only_own_fields_from_node() {
