@@ -202,7 +202,8 @@ mod tests {
             let (_, listed) = refused("a");
             let (events, _event_rx) = aliquot_k8s::event::queue();
             let pods = PodClient::new(client);
-            let evicted = evict(&pods, &events, Cause::UnhealthyGpu, &"n".into(), &listed);
+            let node = "n".into();
+            let evicted = evict(&pods, &events, Cause::UnhealthyGpu, &node, &listed);
             assert_eq!(evicted.await, Ok(()));
             drop(pods);
             assert_eq!(answering.await.unwrap(), expected, "{phase}");

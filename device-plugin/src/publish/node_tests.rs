@@ -8,7 +8,7 @@ use crate::testing::readings;
 /// The node of an API server that refuses a write over an older version.
 type Served = Arc<Mutex<Value>>;
 
-fn served(metadata: Value, spec: &Value) -> Served {
+fn served(metadata: &Value, spec: &Value) -> Served {
     let mut node = json!({"metadata": metadata, "spec": spec});
     node["metadata"]["name"] = json!("n1");
     node["metadata"]["resourceVersion"] = json!("1");
@@ -52,7 +52,7 @@ fn writer(node: &Served, clear: ClearErrors) -> (NodeWriter, NodeView) {
 #[tokio::test]
 async fn patches_taint_over_latest_resource_version() {
     let spec = json!({"taints": [{"key": "other", "effect": "NoSchedule"}]});
-    let node = served(json!({}), &spec);
+    let node = served(&json!({}), &spec);
     let (writer, known) = writer(&node, Box::new(|_| Box::pin(async { Ok(()) })));
     let drained = NodeFailures {
         drain_reason: Some("XID 79".to_owned()),
@@ -73,7 +73,10 @@ async fn patches_taint_over_latest_resource_version() {
 /// The administrator declares a second GPU healthy while the errors of the first are cleared.
 #[tokio::test]
 async fn removes_no_clearing_that_was_not_acted_on() {
-    let node = served(json!({"annotations": {drain::CLEARED: "GPU-a"}}), &json!({}));
+    let node = served(
+        &json!({"annotations": {drain::CLEARED: "GPU-a"}}),
+        &json!({}),
+    );
     let changed = Arc::clone(&node);
     let clear = move |gpus: Vec<String>| -> BoxFuture<'static, Result<(), String>> {
         assert_eq!(gpus, ["GPU-a"]);
@@ -93,7 +96,7 @@ async fn removes_no_clearing_that_was_not_acted_on() {
 /// write.
 #[tokio::test]
 async fn answer_to_a_write_replaces_no_later_version() {
-    let node = served(json!({}), &json!({}));
+    let node = served(&json!({}), &json!({}));
     let (mut writer, known) = writer(&node, Box::new(|_| Box::pin(async { Ok(()) })));
     let (view, changed) = (writer.view.clone(), Arc::clone(&node));
     writer.nodes = Api::all(crate::testing::api_server(move |patch| {

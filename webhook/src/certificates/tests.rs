@@ -80,7 +80,10 @@ fn serving_certificate_expires_with_its_ca() {
 #[test]
 fn replaces_what_was_issued_while_the_clock_was_ahead() {
     let ahead = at(7200);
-    let early = CaSet::default().renewed(ahead, &LIFETIMES).unwrap().unwrap();
+    let early = CaSet::default()
+        .renewed(ahead, &LIFETIMES)
+        .unwrap()
+        .unwrap();
     let set = early.renewed(at(0), &LIFETIMES).unwrap().unwrap();
     assert_eq!(set.renewed(at(0), &LIFETIMES).unwrap(), None);
     let bundle = set.bundle();

@@ -101,9 +101,8 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, Cleanu
             NodeState::NotRequested | NodeState::Expired if !timed_out => Some((name, &request)),
             NodeState::Requested | NodeState::NotRequested | NodeState::Expired => None,
         });
-        let annotated = stream::iter(due).for_each_concurrent(AT_ONCE, |(name, request)| {
-            annotate(&nodes, name, request)
-        });
+        let annotated = stream::iter(due)
+            .for_each_concurrent(AT_ONCE, |(name, request)| annotate(&nodes, name, request));
         annotated.await;
         if timed_out || states.is_empty() {
             return Ok(states.into_iter().map(|(name, _)| name).collect());
@@ -150,11 +149,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn asks_nodes_at_the_same_time_and_again_after_a_failure() {
         let both = Arc::new(Barrier::new(2));
-        let (lists, patches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let patched = Arc::clone(&patches);
+        let (lists, writes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&writes);
         let service = tower::service_fn(move |request: ::http::Request<Body>| {
             let (both, lists) = (Arc::clone(&both), Arc::clone(&lists));
-            let patched = Arc::clone(&patched);
+            let counted = Arc::clone(&counted);
             async move {
                 let (code, answer): (u16, Value) = if request.method() == ::http::Method::GET {
                     let first = lists.fetch_add(1, Ordering::Relaxed) < 2;
@@ -166,7 +165,7 @@ mod tests {
                     (200, list)
                 } else {
                     both.wait().await;
-                    match patched.fetch_add(1, Ordering::Relaxed) {
+                    match counted.fetch_add(1, Ordering::Relaxed) {
                         0 => (500, json!({"code": 500, "message": "busy"})),
                         _ => (200, json!({"metadata": {"name": "n"}})),
                     }
@@ -177,9 +176,9 @@ mod tests {
             }
         });
         let client = Client::new(service, "default");
-        let left = run(client, Duration::from_secs(60)).await;
+        let left = run(client, Duration::from_mins(1)).await;
         assert!(left.as_ref().is_ok_and(Vec::is_empty), "{left:?}");
-        assert_eq!(patches.load(Ordering::Relaxed), 4);
+        assert_eq!(writes.load(Ordering::Relaxed), 4);
     }
 
     #[test]

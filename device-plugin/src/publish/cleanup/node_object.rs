@@ -126,8 +126,8 @@ mod tests {
         let mut patched = read.clone();
         patched["metadata"]["resourceVersion"] = json!("3");
         patched["spec"]["taints"] = json!([taint(drain::TAINT), taint("other")]);
-        let patches = Arc::<Mutex<Vec<Value>>>::default();
-        let recorded = Arc::clone(&patches);
+        let writes = Arc::<Mutex<Vec<Value>>>::default();
+        let recorded = Arc::clone(&writes);
         let client = api_server(move |patch| {
             if patch.is_null() {
                 return (200, read.clone());
@@ -140,7 +140,7 @@ mod tests {
         let expected = json!({
             "metadata": {"resourceVersion": "3"}, "spec": {"taints": [taint("other")]},
         });
-        assert_eq!(patches.lock()[1], expected);
+        assert_eq!(writes.lock()[1], expected);
     }
 
     #[test]
