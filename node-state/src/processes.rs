@@ -2,8 +2,8 @@
 //! if it moved to another cgroup since it was sampled.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::PodUid;
@@ -14,6 +14,8 @@ use crate::cgroup::{self, ProcessLocation};
 
 /// `PF_EXITING`.
 const EXITING: u64 = 4;
+/// What the kernel lets a program start with: arguments and environment together, in bytes.
+const LONGEST_START: u64 = 6 << 20;
 
 /// A process, distinct from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,7 +190,7 @@ pub fn variable_at_start(
         let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
             continue;
         };
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let environment = given_at_start(&path.join("environ"));
         let mut variables = environment.split(|byte| *byte == 0);
         let value = variables.find_map(|one| {
             let one = std::str::from_utf8(one).ok()?;
@@ -197,6 +199,14 @@ pub fn variable_at_start(
         found.extend(value.map(|value| (uid.clone(), value.to_owned())));
     }
     Ok(found)
+}
+
+/// A process's `environ` or `cmdline`; empty if it cannot be read. A process may tell the kernel that
+/// all of its memory is its environment (`PR_SET_MM_MAP`), so no more is read than it can start with.
+pub fn given_at_start(path: &Path) -> Vec<u8> {
+    let mut given = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_START).read_to_end(&mut given));
+    read.map_or_else(|_| Vec::new(), |_| given)
 }
 
 /// The systemd driver writes the uid with underscores.
@@ -238,6 +248,7 @@ fn container_pid(status: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -328,6 +339,21 @@ mod tests {
         assert!(!child.wait().expect("it ended").success());
         let gone = processes.kill(info.identity, &info.location);
         assert!(matches!(gone, Err(KillError::Gone)), "{gone:?}");
+    }
+
+    #[test]
+    fn reads_no_more_of_an_environment_than_a_program_can_start_with() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("environ");
+        let file = File::create(&path).expect("made");
+        file.write_all_at(b"SEE=1\0", LONGEST_START - 6)
+            .expect("written");
+        file.write_all_at(b"SEE=2\0", LONGEST_START)
+            .expect("written");
+        let given = given_at_start(&path);
+        assert_eq!(given.len() as u64, LONGEST_START);
+        assert!(given.ends_with(b"SEE=1\0"));
+        assert!(given_at_start(&dir.path().join("gone")).is_empty());
     }
 
     #[test]
