@@ -71,13 +71,13 @@ impl Processes {
     /// Reads a process; `None` if it has ended.
     pub fn info(&self, pid: u32) -> Option<ProcessStatus> {
         let folder = self.0.join(pid.to_string());
-        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let read = |file: &str| text(&folder.join(file));
         let (start, exiting) = stat(&read("stat")?)?;
         // A program may end its first thread and continue in others; the kernel then reports the first
         // as exiting and, in cgroup v1, in no cgroup.
         let live_thread = exiting.then(|| live_thread(&folder)).flatten();
         let cgroups = match &live_thread {
-            Some(thread) => fs::read_to_string(thread.join("cgroup")).ok(),
+            Some(thread) => text(&thread.join("cgroup")),
             None => read("cgroup"),
         };
         let container_pid = read("status").and_then(|status| container_pid(&status));
@@ -96,8 +96,7 @@ impl Processes {
         let processes = folders.filter(|folder| folder.file_name().to_str().is_some_and(is_number));
         processes
             .filter_map(|process| {
-                let text = fs::read_to_string(process.path().join("cgroup")).ok()?;
-                let location = cgroup::location(&text);
+                let location = cgroup::location(&text(&process.path().join("cgroup"))?);
                 Some(((location.pod?, location.container?), location.path))
             })
             .collect()
@@ -148,9 +147,15 @@ impl Processes {
     }
 }
 
+/// A file of a process. Its name, and those of cgroups below its container's, may be any bytes.
+fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The id of the innermost container that a process is in.
 pub fn container_of(pid: u32) -> Option<String> {
-    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let cgroups = text(Path::new(&format!("/proc/{pid}/cgroup")))?;
     cgroup::innermost_container(&cgroups).map(str::to_owned)
 }
 
@@ -163,7 +168,7 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> io::Result<BTreeSet<PodUid
     }
     for entry in fs::read_dir(proc)? {
         let path = entry?.path().join("cgroup");
-        let Ok(cgroups) = fs::read_to_string(&path) else {
+        let Some(cgroups) = text(&path) else {
             continue;
         };
         found.extend(pods.iter().filter(|uid| names(&cgroups, uid)).cloned());
@@ -184,7 +189,7 @@ pub fn variable_at_start(
     }
     for entry in fs::read_dir(proc)? {
         let path = entry?.path();
-        let Ok(cgroups) = fs::read_to_string(path.join("cgroup")) else {
+        let Some(cgroups) = text(&path.join("cgroup")) else {
             continue;
         };
         let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
@@ -220,8 +225,8 @@ fn live_thread(process: &Path) -> Option<PathBuf> {
     let threads = fs::read_dir(process.join("task")).ok()?;
     let mut threads = threads.filter_map(|thread| Some(thread.ok()?.path()));
     threads.find(|thread| {
-        let text = fs::read_to_string(thread.join("stat")).ok();
-        text.and_then(|text| stat(&text))
+        text(&thread.join("stat"))
+            .and_then(|text| stat(&text))
             .is_some_and(|(_, exiting)| !exiting)
     })
 }
@@ -272,6 +277,29 @@ mod tests {
         );
         assert_eq!(container_pid("NSpid:\t4711\n"), Some(4711));
         assert_eq!(container_pid("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn finds_process_whose_name_and_cgroup_are_no_text() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let folder = dir.path().join("7");
+        fs::create_dir(&folder).expect("made");
+        let (pod, id) = ("c".repeat(32), "a".repeat(64));
+        let path = format!("/kubepods/pod{pod}/{id}");
+        let (stat, cgroup) = (line("S", LIVE_FLAGS), format!("0::{path}/"));
+        for (file, before, after) in [
+            ("stat", "7 (", &stat["7 (x".len()..]),
+            ("status", "Name:\t", "\nNSpid:\t7\t3\n"),
+            ("cgroup", cgroup.as_str(), "\n"),
+        ] {
+            let content = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
+            fs::write(folder.join(file), content).expect("written");
+        }
+        let found = Processes::at(dir.path()).info(7).expect("it is there");
+        assert_eq!((found.container_pid, found.exiting), (Some(3), false));
+        assert_eq!(found.location.path, path);
+        let asked = BTreeSet::from([PodUid::from(pod)]);
+        assert_eq!(alive(dir.path(), &asked).expect("readable"), asked);
     }
 
     #[test]
