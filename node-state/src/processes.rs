@@ -96,7 +96,7 @@ impl Processes {
         let processes = folders.filter(|folder| folder.file_name().to_str().is_some_and(is_number));
         processes
             .filter_map(|process| {
-                let location = cgroup::location(&text(&process.path().join("cgroup"))?);
+                let location = location(&process.path())?;
                 Some(((location.pod?, location.container?), location.path))
             })
             .collect()
@@ -153,10 +153,13 @@ fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The id of the innermost container that a process is in.
+/// The id of the container that a process is in.
 pub fn container_of(pid: u32) -> Option<String> {
-    let cgroups = text(Path::new(&format!("/proc/{pid}/cgroup")))?;
-    cgroup::innermost_container(&cgroups).map(str::to_owned)
+    location(Path::new(&format!("/proc/{pid}")))?.container
+}
+
+fn location(process: &Path) -> Option<ProcessLocation> {
+    Some(cgroup::location(&text(&process.join("cgroup"))?))
 }
 
 /// Which of these pods still have a process, by the processes' cgroups under `proc`. Ignores a
@@ -167,11 +170,8 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> io::Result<BTreeSet<PodUid
         return Ok(found);
     }
     for entry in fs::read_dir(proc)? {
-        let path = entry?.path().join("cgroup");
-        let Some(cgroups) = text(&path) else {
-            continue;
-        };
-        found.extend(pods.iter().filter(|uid| names(&cgroups, uid)).cloned());
+        let pod = location(&entry?.path()).and_then(|found| found.pod);
+        found.extend(pod.filter(|uid| pods.contains(uid)));
     }
     Ok(found)
 }
@@ -189,10 +189,8 @@ pub fn variable_at_start(
     }
     for entry in fs::read_dir(proc)? {
         let path = entry?.path();
-        let Some(cgroups) = text(&path.join("cgroup")) else {
-            continue;
-        };
-        let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
+        let pod = location(&path).and_then(|found| found.pod);
+        let Some(uid) = pod.filter(|uid| pods.contains(uid)) else {
             continue;
         };
         let environment = given_at_start(&path.join("environ"));
@@ -201,7 +199,7 @@ pub fn variable_at_start(
             let one = std::str::from_utf8(one).ok()?;
             one.strip_prefix(variable)?.strip_prefix('=')
         });
-        found.extend(value.map(|value| (uid.clone(), value.to_owned())));
+        found.extend(value.map(|value| (uid, value.to_owned())));
     }
     Ok(found)
 }
@@ -212,12 +210,6 @@ pub fn given_at_start(path: &Path) -> Vec<u8> {
     let mut given = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST_START).read_to_end(&mut given));
     read.map_or_else(|_| Vec::new(), |_| given)
-}
-
-/// The systemd driver writes the uid with underscores.
-fn names(cgroups: &str, uid: &PodUid) -> bool {
-    let plain = format!("pod{uid}");
-    cgroups.contains(&plain) || cgroups.contains(&plain.replace('-', "_"))
 }
 
 /// A thread of the process that is not exiting.
@@ -387,20 +379,25 @@ mod tests {
     #[test]
     fn treats_pod_as_alive_while_cgroup_has_process() {
         let proc = tempfile::tempdir().expect("tempdir");
+        let uid = |start| format!("{start}-{}", "b".repeat(32));
+        let [one, two, three] = ["1a", "3c", "5e"].map(uid);
+        let slice = format!("kubepods-pod{}.slice", two.replace('-', "_"));
         for (pid, cgroup) in [
-            ("10", "0::/kubepods/burstable/pod1a-2b/cri\n"),
-            ("11", "0::/kubepods.slice/kubepods-pod3c_4d.slice/x\n"),
-            ("self", "0::/init\n"),
+            // A tenant may name a cgroup below its own like another pod's.
+            ("10", format!("0::/kubepods/burstable/pod{one}/cri/pod{three}\n")),
+            ("11", format!("0::/kubepods.slice/{slice}/x\n")),
+            ("self", "0::/init\n".to_owned()),
         ] {
             fs::create_dir(proc.path().join(pid)).expect("made");
             fs::write(proc.path().join(pid).join("cgroup"), cgroup).expect("written");
         }
         let environment = "PATH=/bin\0SEES=no\0SEE=MIG-a\0";
         fs::write(proc.path().join("11/environ"), environment).expect("written");
-        let asked: BTreeSet<PodUid> = ["1a-2b", "3c-4d", "5e-6f"].map(PodUid::from).into();
-        let expected: BTreeSet<PodUid> = ["1a-2b", "3c-4d"].map(PodUid::from).into();
+        let [one, two, three] = [one, two, three].map(PodUid::from);
+        let asked = BTreeSet::from([one.clone(), two.clone(), three]);
+        let expected = BTreeSet::from([one, two.clone()]);
         assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
         let seen = variable_at_start(proc.path(), &asked, "SEE").expect("readable");
-        assert_eq!(seen, [("3c-4d".into(), "MIG-a".to_owned())]);
+        assert_eq!(seen, [(two, "MIG-a".to_owned())]);
     }
 }
