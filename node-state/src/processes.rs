@@ -16,6 +16,10 @@ use crate::cgroup::{self, ProcessLocation};
 const EXITING: u64 = 4;
 /// What the kernel lets a program start with: arguments and environment together, in bytes.
 const LONGEST_START: u64 = 6 << 20;
+/// How many values of a variable are kept for each pod, whose processes may each have another one,
+/// and how many characters of each.
+const VALUES: usize = 16;
+const LONGEST_VALUE: usize = 16 << 10;
 
 /// A process, distinct from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,14 +180,14 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> io::Result<BTreeSet<PodUid
     Ok(found)
 }
 
-/// The value that a variable had when each process of these pods started, by the processes under
-/// `proc`. Skips processes that end meanwhile or lack the variable.
+/// The values that a variable had when the processes of these pods started, by the processes under
+/// `proc`; not all where there are many. Skips processes that end meanwhile or lack the variable.
 pub fn variable_at_start(
     proc: &Path,
     pods: &BTreeSet<PodUid>,
     variable: &str,
-) -> io::Result<Vec<(PodUid, String)>> {
-    let mut found = Vec::new();
+) -> io::Result<BTreeMap<PodUid, BTreeSet<String>>> {
+    let mut found: BTreeMap<PodUid, BTreeSet<String>> = BTreeMap::new();
     if pods.is_empty() {
         return Ok(found);
     }
@@ -197,9 +201,13 @@ pub fn variable_at_start(
         let mut variables = environment.split(|byte| *byte == 0);
         let value = variables.find_map(|one| {
             let one = std::str::from_utf8(one).ok()?;
-            one.strip_prefix(variable)?.strip_prefix('=')
+            let value = one.strip_prefix(variable)?.strip_prefix('=')?;
+            Some(value.chars().take(LONGEST_VALUE).collect::<String>())
         });
-        found.extend(value.map(|value| (uid, value.to_owned())));
+        let values = found.entry(uid).or_default();
+        if values.len() < VALUES {
+            values.extend(value);
+        }
     }
     Ok(found)
 }
@@ -393,11 +401,15 @@ mod tests {
         }
         let environment = "PATH=/bin\0SEES=no\0SEE=MIG-a\0";
         fs::write(proc.path().join("11/environ"), environment).expect("written");
+        let environment = format!("SEE={}", "x".repeat(1 << 20));
+        fs::write(proc.path().join("10/environ"), environment).expect("written");
         let [one, two, three] = [one, two, three].map(PodUid::from);
         let asked = BTreeSet::from([one.clone(), two.clone(), three]);
-        let expected = BTreeSet::from([one, two.clone()]);
+        let expected = BTreeSet::from([one.clone(), two.clone()]);
         assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
         let seen = variable_at_start(proc.path(), &asked, "SEE").expect("readable");
-        assert_eq!(seen, [(two, "MIG-a".to_owned())]);
+        let expected = [(one, "x".repeat(LONGEST_VALUE)), (two, "MIG-a".to_owned())];
+        let expected = expected.map(|(pod, value)| (pod, BTreeSet::from([value])));
+        assert_eq!(seen, BTreeMap::from(expected));
     }
 }
