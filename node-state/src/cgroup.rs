@@ -85,12 +85,6 @@ fn container_of(part: &str) -> Option<&str> {
     is_id.then_some(id)
 }
 
-/// The last container's id in the content of `/proc/<pid>/cgroup`, below any cgroup.
-pub fn innermost_container(cgroups: &str) -> Option<&str> {
-    let mut parts = cgroups.rsplit(|c: char| !c.is_ascii_hexdigit());
-    parts.find(|part| part.len() == 64)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -170,13 +164,6 @@ mod tests {
         ] {
             assert_eq!(location(cgroups), ProcessLocation::default(), "{cgroups}");
         }
-    }
-
-    #[test]
-    fn finds_innermost_container() {
-        let cgroup = format!("0::/kubepods.slice/pod_u1/cri-containerd-{}.scope", id("a"));
-        assert_eq!(innermost_container(&cgroup), Some(id("a").as_str()));
-        assert_eq!(innermost_container("0::/system.slice/sshd.service"), None);
     }
 
     proptest! {

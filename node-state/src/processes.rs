@@ -2,8 +2,8 @@
 //! if it moved to another cgroup since it was sampled.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::PodUid;
@@ -14,6 +14,12 @@ use crate::cgroup::{self, ProcessLocation};
 
 /// `PF_EXITING`.
 const EXITING: u64 = 4;
+/// What the kernel lets a program start with: arguments and environment together, in bytes.
+const LONGEST_START: u64 = 6 << 20;
+/// How many values of a variable are kept for each pod, whose processes may each have another one,
+/// and how many characters of each.
+const VALUES: usize = 16;
+const LONGEST_VALUE: usize = 16 << 10;
 
 /// A process, distinct from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,13 +75,13 @@ impl Processes {
     /// Reads a process; `None` if it has ended.
     pub fn info(&self, pid: u32) -> Option<ProcessStatus> {
         let folder = self.0.join(pid.to_string());
-        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let read = |file: &str| text(&folder.join(file));
         let (start, exiting) = stat(&read("stat")?)?;
         // A program may end its first thread and continue in others; the kernel then reports the first
         // as exiting and, in cgroup v1, in no cgroup.
         let live_thread = exiting.then(|| live_thread(&folder)).flatten();
         let cgroups = match &live_thread {
-            Some(thread) => fs::read_to_string(thread.join("cgroup")).ok(),
+            Some(thread) => text(&thread.join("cgroup")),
             None => read("cgroup"),
         };
         let container_pid = read("status").and_then(|status| container_pid(&status));
@@ -94,8 +100,7 @@ impl Processes {
         let processes = folders.filter(|folder| folder.file_name().to_str().is_some_and(is_number));
         processes
             .filter_map(|process| {
-                let text = fs::read_to_string(process.path().join("cgroup")).ok()?;
-                let location = cgroup::location(&text);
+                let location = location(&process.path())?;
                 Some(((location.pod?, location.container?), location.path))
             })
             .collect()
@@ -146,10 +151,19 @@ impl Processes {
     }
 }
 
-/// The id of the innermost container that a process is in.
+/// A file of a process. Its name, and those of cgroups below its container's, may be any bytes.
+fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The id of the container that a process is in.
 pub fn container_of(pid: u32) -> Option<String> {
-    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    cgroup::innermost_container(&cgroups).map(str::to_owned)
+    location(Path::new(&format!("/proc/{pid}")))?.container
+}
+
+fn location(process: &Path) -> Option<ProcessLocation> {
+    Some(cgroup::location(&text(&process.join("cgroup"))?))
 }
 
 /// Which of these pods still have a process, by the processes' cgroups under `proc`. Ignores a
@@ -160,49 +174,50 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> io::Result<BTreeSet<PodUid
         return Ok(found);
     }
     for entry in fs::read_dir(proc)? {
-        let path = entry?.path().join("cgroup");
-        let Ok(cgroups) = fs::read_to_string(&path) else {
-            continue;
-        };
-        found.extend(pods.iter().filter(|uid| names(&cgroups, uid)).cloned());
+        let pod = location(&entry?.path()).and_then(|found| found.pod);
+        found.extend(pod.filter(|uid| pods.contains(uid)));
     }
     Ok(found)
 }
 
-/// The value that a variable had when each process of these pods started, by the processes under
-/// `proc`. Skips processes that end meanwhile or lack the variable.
+/// The values that a variable had when the processes of these pods started, by the processes under
+/// `proc`; not all where there are many. Skips processes that end meanwhile or lack the variable.
 pub fn variable_at_start(
     proc: &Path,
     pods: &BTreeSet<PodUid>,
     variable: &str,
-) -> io::Result<Vec<(PodUid, String)>> {
-    let mut found = Vec::new();
+) -> io::Result<BTreeMap<PodUid, BTreeSet<String>>> {
+    let mut found: BTreeMap<PodUid, BTreeSet<String>> = BTreeMap::new();
     if pods.is_empty() {
         return Ok(found);
     }
     for entry in fs::read_dir(proc)? {
         let path = entry?.path();
-        let Ok(cgroups) = fs::read_to_string(path.join("cgroup")) else {
+        let pod = location(&path).and_then(|found| found.pod);
+        let Some(uid) = pod.filter(|uid| pods.contains(uid)) else {
             continue;
         };
-        let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
-            continue;
-        };
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let environment = given_at_start(&path.join("environ"));
         let mut variables = environment.split(|byte| *byte == 0);
         let value = variables.find_map(|one| {
             let one = std::str::from_utf8(one).ok()?;
-            one.strip_prefix(variable)?.strip_prefix('=')
+            let value = one.strip_prefix(variable)?.strip_prefix('=')?;
+            Some(value.chars().take(LONGEST_VALUE).collect::<String>())
         });
-        found.extend(value.map(|value| (uid.clone(), value.to_owned())));
+        let values = found.entry(uid).or_default();
+        if values.len() < VALUES {
+            values.extend(value);
+        }
     }
     Ok(found)
 }
 
-/// The systemd driver writes the uid with underscores.
-fn names(cgroups: &str, uid: &PodUid) -> bool {
-    let plain = format!("pod{uid}");
-    cgroups.contains(&plain) || cgroups.contains(&plain.replace('-', "_"))
+/// A process's `environ` or `cmdline`; empty if it cannot be read. A process may tell the kernel that
+/// all of its memory is its environment (`PR_SET_MM_MAP`), so no more is read than it can start with.
+pub fn given_at_start(path: &Path) -> Vec<u8> {
+    let mut given = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_START).read_to_end(&mut given));
+    read.map_or_else(|_| Vec::new(), |_| given)
 }
 
 /// A thread of the process that is not exiting.
@@ -210,8 +225,8 @@ fn live_thread(process: &Path) -> Option<PathBuf> {
     let threads = fs::read_dir(process.join("task")).ok()?;
     let mut threads = threads.filter_map(|thread| Some(thread.ok()?.path()));
     threads.find(|thread| {
-        let text = fs::read_to_string(thread.join("stat")).ok();
-        text.and_then(|text| stat(&text))
+        text(&thread.join("stat"))
+            .and_then(|text| stat(&text))
             .is_some_and(|(_, exiting)| !exiting)
     })
 }
@@ -238,6 +253,7 @@ fn container_pid(status: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -261,6 +277,29 @@ mod tests {
         );
         assert_eq!(container_pid("NSpid:\t4711\n"), Some(4711));
         assert_eq!(container_pid("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn finds_process_whose_name_and_cgroup_are_no_text() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let folder = dir.path().join("7");
+        fs::create_dir(&folder).expect("made");
+        let (pod, id) = ("c".repeat(32), "a".repeat(64));
+        let path = format!("/kubepods/pod{pod}/{id}");
+        let (stat, cgroup) = (line("S", LIVE_FLAGS), format!("0::{path}/"));
+        for (file, before, after) in [
+            ("stat", "7 (", &stat["7 (x".len()..]),
+            ("status", "Name:\t", "\nNSpid:\t7\t3\n"),
+            ("cgroup", cgroup.as_str(), "\n"),
+        ] {
+            let content = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
+            fs::write(folder.join(file), content).expect("written");
+        }
+        let found = Processes::at(dir.path()).info(7).expect("it is there");
+        assert_eq!((found.container_pid, found.exiting), (Some(3), false));
+        assert_eq!(found.location.path, path);
+        let asked = BTreeSet::from([PodUid::from(pod)]);
+        assert_eq!(alive(dir.path(), &asked).expect("readable"), asked);
     }
 
     #[test]
@@ -331,22 +370,46 @@ mod tests {
     }
 
     #[test]
+    fn reads_no_more_of_an_environment_than_a_program_can_start_with() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("environ");
+        let file = File::create(&path).expect("made");
+        file.write_all_at(b"SEE=1\0", LONGEST_START - 6)
+            .expect("written");
+        file.write_all_at(b"SEE=2\0", LONGEST_START)
+            .expect("written");
+        let given = given_at_start(&path);
+        assert_eq!(given.len() as u64, LONGEST_START);
+        assert!(given.ends_with(b"SEE=1\0"));
+        assert!(given_at_start(&dir.path().join("gone")).is_empty());
+    }
+
+    #[test]
     fn treats_pod_as_alive_while_cgroup_has_process() {
         let proc = tempfile::tempdir().expect("tempdir");
+        let uid = |start| format!("{start}-{}", "b".repeat(32));
+        let [one, two, three] = ["1a", "3c", "5e"].map(uid);
+        let slice = format!("kubepods-pod{}.slice", two.replace('-', "_"));
         for (pid, cgroup) in [
-            ("10", "0::/kubepods/burstable/pod1a-2b/cri\n"),
-            ("11", "0::/kubepods.slice/kubepods-pod3c_4d.slice/x\n"),
-            ("self", "0::/init\n"),
+            // A tenant may name a cgroup below its own like another pod's.
+            ("10", format!("0::/kubepods/burstable/pod{one}/cri/pod{three}\n")),
+            ("11", format!("0::/kubepods.slice/{slice}/x\n")),
+            ("self", "0::/init\n".to_owned()),
         ] {
             fs::create_dir(proc.path().join(pid)).expect("made");
             fs::write(proc.path().join(pid).join("cgroup"), cgroup).expect("written");
         }
         let environment = "PATH=/bin\0SEES=no\0SEE=MIG-a\0";
         fs::write(proc.path().join("11/environ"), environment).expect("written");
-        let asked: BTreeSet<PodUid> = ["1a-2b", "3c-4d", "5e-6f"].map(PodUid::from).into();
-        let expected: BTreeSet<PodUid> = ["1a-2b", "3c-4d"].map(PodUid::from).into();
+        let environment = format!("SEE={}", "x".repeat(1 << 20));
+        fs::write(proc.path().join("10/environ"), environment).expect("written");
+        let [one, two, three] = [one, two, three].map(PodUid::from);
+        let asked = BTreeSet::from([one.clone(), two.clone(), three]);
+        let expected = BTreeSet::from([one.clone(), two.clone()]);
         assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
         let seen = variable_at_start(proc.path(), &asked, "SEE").expect("readable");
-        assert_eq!(seen, [("3c-4d".into(), "MIG-a".to_owned())]);
+        let expected = [(one, "x".repeat(LONGEST_VALUE)), (two, "MIG-a".to_owned())];
+        let expected = expected.map(|(pod, value)| (pod, BTreeSet::from([value])));
+        assert_eq!(seen, BTreeMap::from(expected));
     }
 }

@@ -1,12 +1,12 @@
 //! Checks that containers see the instances in their allocation, by the environment that their
 //! processes were started with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::{Grant, PodUid};
+use aliquot_core::{Excerpt, Grant, PodUid};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -49,8 +49,8 @@ pub async fn run(
         match spawn_blocking(move || check(&known)).await {
             Ok(Ok(wrong)) => {
                 for note in wrong {
-                    tracing::warn!(pod = note.pod.name, text = note.text);
-                    if notified.insert((note.pod.uid.clone(), note.text.clone())) {
+                    if notified.insert(note.pod.uid.clone()) {
+                        tracing::warn!(pod = note.pod.name, text = note.text);
                         metrics.audit_differences.inc();
                         notes.send(note);
                     }
@@ -83,12 +83,12 @@ fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
     with.map(|share| share.pod.clone()).collect()
 }
 
-/// Those of these pods that see another instance. `found` holds [`VISIBLE`] of each process of the
-/// pods that has it.
+/// Those of these pods that see another instance. `found` holds the values of [`VISIBLE`] in each
+/// pod's processes.
 fn wrong_instances(
     node: &PublishedNode,
     shares: &[AcceptedAllocation],
-    found: &[(PodUid, String)],
+    found: &BTreeMap<PodUid, BTreeSet<String>>,
 ) -> Vec<WrongInstance> {
     let mut all = Vec::new();
     for share in shares.iter().filter(|share| grants(share).any(is_instance)) {
@@ -100,11 +100,9 @@ fn wrong_instances(
         let Some(should) = lists.collect::<Option<BTreeSet<String>>>() else {
             continue;
         };
-        let own = found.iter().filter(|(pod, _)| *pod == share.pod);
-        let has: BTreeSet<&String> = own.map(|(_, has)| has).collect();
+        let has = found.get(&share.pod).into_iter().flatten();
         all.extend(
-            has.into_iter()
-                .filter(|has| !should.contains(*has))
+            has.filter(|has| !should.contains(*has))
                 .map(|has| WrongInstance {
                     pod: share.pod.clone(),
                     actual: has.clone(),
@@ -155,7 +153,7 @@ fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
         action: "Checking",
         text: format!(
             "a container was started with the device {}, expected {}: delete the pod and create it again",
-            wrong.actual,
+            Excerpt::of(&wrong.actual),
             expected.join(" or ")
         ),
     }

@@ -24,10 +24,9 @@ fn node() -> PublishedNode {
 fn check(grants: &[Grant], has: &str, expected: &[&str]) {
     let share = accepted("u1", allocation(&[("main", grants)]));
     let shares = [share, share_of("u2", &["GPU-a"])];
-    let found = [
-        ("u1".into(), has.to_owned()),
-        ("u2".into(), "GPU-z".to_owned()),
-    ];
+    let found = [("u1", has), ("u2", "GPU-z")];
+    let found = found.map(|(pod, has)| (PodUid::from(pod), BTreeSet::from([has.to_owned()])));
+    let found = BTreeMap::from(found);
     let wrong = wrong_instances(&node(), &shares, &found);
     let texts: Vec<String> = wrong.iter().map(|one| note(&shares[0], one).text).collect();
     assert_eq!(texts, expected, "{has}");
@@ -46,6 +45,9 @@ fn mig_13_reports_container_with_wrong_instance() {
     check(&known, "MIG-made", &[&text("MIG-made", "MIG-known")]);
     check(&[made(6)], "MIG-made", &[]);
     check(&[made(6)], "all", &[&text("all", "MIG-made")]);
+    let (long, start) = ("x".repeat(4096), "x".repeat(256));
+    let repeated = format!("{start}… (4096 characters)");
+    check(&[made(6)], &long, &[&text(&repeated, "MIG-made")]);
     let both = [grant("MIG-known", 1, 100), made(6)];
     check(&both, "MIG-known,MIG-made", &[]);
     // A missing instance cannot be compared.

@@ -14,7 +14,9 @@ pub(crate) fn is_exiting(pid: u64) -> io::Result<bool> {
     };
     let mut exits = false;
     for thread in threads.flatten() {
-        let stat = found(fs::read_to_string(thread.path().join("stat")))?;
+        let stat = found(fs::read(thread.path().join("stat")))?;
+        // The thread's name may be any bytes.
+        let stat = stat.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         match stat.as_deref().and_then(thread_is_exiting) {
             Some(true) => exits = true,
             // It still has its mapping: it belongs to another process that reused the number.

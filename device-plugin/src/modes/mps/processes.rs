@@ -2,8 +2,9 @@
 //! contents of the pipe directory, where clients may write, say nothing about them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use aliquot_node_state::processes::given_at_start;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A part of the command line of every MPS program.
@@ -15,7 +16,7 @@ pub(super) fn is_alive(pid: u32) -> bool {
 }
 
 pub(super) fn is_child(pid: u32, daemon: u32) -> bool {
-    let status = read(pid, "status");
+    let status = fs::read(file(pid, "status")).unwrap_or_default();
     let parent = format!("PPid:\t{daemon}");
     let mut lines = status.split(|byte| *byte == b'\n');
     lines.any(|line| line == parent.as_bytes())
@@ -24,16 +25,18 @@ pub(super) fn is_child(pid: u32, daemon: u32) -> bool {
 /// Whether this process is running, is an MPS program and was started for this pipe directory.
 fn is_of(pid: u32, pipe: &Path) -> bool {
     // A zombie has neither.
-    let line = read(pid, "cmdline");
-    let named = line.windows(NAME.len()).any(|part| part == NAME);
+    let line = given_at_start(&file(pid, "cmdline"));
+    if !line.windows(NAME.len()).any(|part| part == NAME) {
+        return false;
+    }
     let expected = format!("CUDA_MPS_PIPE_DIRECTORY={}", pipe.display());
-    let environment = read(pid, "environ");
+    let environment = given_at_start(&file(pid, "environ"));
     let mut variables = environment.split(|byte| *byte == 0);
-    named && variables.any(|variable| variable == expected.as_bytes())
+    variables.any(|variable| variable == expected.as_bytes())
 }
 
-fn read(pid: u32, file: &str) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()
+fn file(pid: u32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
 fn all() -> impl Iterator<Item = u32> {
