@@ -94,6 +94,22 @@ fn ts_15_two_replicas_mean_two_gpus_or_one_and_none_if_strict() {
 }
 
 #[test]
+fn two_replicas_of_an_idle_gpu_are_one_share() {
+    let two: &[(&str, u32)] = &[("gpu", 2), ("mem", 1000), ("cores", 10)];
+    let idle = Demand {
+        gpu_policy: Some("mutex".parse().unwrap()),
+        ..app_with(two, ("aliquot.dev/replicas", "same"))
+    };
+    check(
+        vec![gpu(0, 40_000, 4)],
+        &[
+            (idle.clone(), "c0 GPU-0:2000/20x2"),
+            (idle, "1 ExclusiveDeviceAllocateConflict"),
+        ],
+    );
+}
+
+#[test]
 fn mps_9_doubles_amounts_on_one_gpu_and_refuses_two_gpus() {
     let two: &[(&str, u32)] = &[(SHARED, 2)];
     let devices = || vec![mps(0, false), mps(1, false)];
