@@ -39,7 +39,8 @@ pub struct NodeType {
 impl NodeType {
     pub fn node(&self, gpus: u32) -> NodeState {
         let gpu = |index: u32| {
-            let uuid = format!("GPU-{index}").into();
+            // The comma: no pod's list of devices can name it, as it can name no GPU that is to come.
+            let uuid = format!("new,{index}").into();
             Gpu {
                 replicas: self.replicas,
                 resource: self.resource.clone(),

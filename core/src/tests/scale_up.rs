@@ -124,6 +124,14 @@ fn counts_as_many_gpus_as_pending_pods_need() {
     };
     assert_ne!(on_h100.rules, DeviceRules::default());
     check(&[(&on_h100, 0)], &[(0, 1, 1)]);
+    // No new node would have this GPU, so one after the other would be added.
+    let preferences =
+        Preferences::read(|key| (key == "aliquot.dev/use-gpuuuid").then_some("GPU-0"));
+    let on_one = Demand {
+        rules: preferences.unwrap().rules,
+        ..share(1, 3_333, 1)
+    };
+    check(&[(&on_one, 0)], &[]);
 }
 
 #[test]
