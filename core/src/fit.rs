@@ -244,7 +244,7 @@ impl ContainerPlacer<'_, '_> {
             let (used, wrong) = device::share_on(node, place, request, &demand.rules, alone);
             let pod_use = device::pod_use(demand, &self.shares, (container, used), place);
             let refused = check
-                .refuse(place, &pod_use, wrong)
+                .refuse(place, (&used, &pod_use), wrong)
                 .or_else(|| self.off_numa_node(device));
             trace.device(place, pod_use, refused);
             if let Some(reason) = refused {

@@ -626,9 +626,12 @@ impl LedgerDevices {
         let Some((mig_state, found)) = mig_state.zip(found) else {
             return Some((place, Some(Reason::CardModeMismatch)));
         };
+        // Another pod's instance, allocated once more, would still be one instance.
+        let again = found.geometry.instance(&placed);
+        let is_taken = again.is_some_and(|again| mig_state.instances.contains(&again));
         let mut more = mig_state.clone();
         more.allocate(&found.geometry, Some(&placed));
-        let legal = more.is_consistent(&found.geometry) && !more.inconsistent;
+        let legal = !is_taken && more.is_consistent(&found.geometry) && !more.inconsistent;
         Some((place, (!legal).then_some(Reason::CardMigNoPlacement)))
     }
 }

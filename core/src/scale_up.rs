@@ -14,9 +14,10 @@ use crate::cluster::{Cluster, NodeSet};
 use crate::decide;
 use crate::demand::Demand;
 use crate::fit;
-use crate::inventory::{Gpu, Inventory};
-use crate::node::{NodePublication, NodeState};
+use crate::inventory::{Gpu, Inventory, Mode};
+use crate::node::{DeviceState, NodePublication, NodeState};
 use crate::quota::{Headroom, QuotaAmount};
+use crate::refusal::Reason;
 use crate::request::{MAX_GPU_MIB, Memory};
 use crate::score::Policies;
 use crate::units::{HostResources, Mib};
@@ -39,7 +40,8 @@ pub struct NodeType {
 impl NodeType {
     pub fn node(&self, gpus: u32) -> NodeState {
         let gpu = |index: u32| {
-            let uuid = format!("GPU-{index}").into();
+            // The comma: no pod's list of devices can name it, as it can name no GPU that is to come.
+            let uuid = format!("new,{index}").into();
             Gpu {
                 replicas: self.replicas,
                 resource: self.resource.clone(),
@@ -53,6 +55,19 @@ impl NodeType {
             ..NodePublication::default()
         };
         NodeState::new(&published, &[], HostResources::default())
+    }
+
+    /// Whether a node is like a new one with this many GPUs, or more, and nobody uses its GPUs.
+    fn is_like(&self, node: &NodeState, gpus: u32) -> bool {
+        let is_new = |(model, device): (&str, &DeviceState)| {
+            model == self.model
+                && (device.mode, device.closed, device.unmanaged) == (Mode::Vgpu, None, Mib(0))
+                && device.allocated.pods == 0
+        };
+        node.closed.is_none()
+            && node.devices.len() >= gpus as usize
+            && node.resources.iter().all(|known| **known == *self.resource)
+            && node.models().all(is_new)
     }
 }
 
@@ -110,8 +125,9 @@ pub struct MissingGpus {
 }
 
 /// The GPUs that are missing for these pods. A pod that its namespace's quotas refuse, or that no
-/// new GPU would help, needs none. In the latter case it fits on a node that joined since it was
-/// first refused, and kube-scheduler does not offer that node: another one would end the same way.
+/// new GPU would help, needs none. In the latter case a node joined since it was first refused, and
+/// either it fits there, and kube-scheduler does not offer the node, or it fits there not even while
+/// nobody uses the GPUs, as by their NUMA nodes: another one would end the same way.
 pub fn missing_gpus(pods: &[UnschedulablePod<'_>], supply: Supply<'_>) -> Vec<MissingGpus> {
     let mut order: Vec<_> = pods.iter().collect();
     order.sort_by_cached_key(|pod| (Reverse(pod.priority), Reverse(size(pod.demand)), pod.group));
@@ -246,7 +262,8 @@ impl<'a> Packing<'a> {
         });
         let new = sizes.find_map(|(node_type, found, gpus)| {
             let placed = placed(&found.node(gpus), pod.demand, self.supply.policies)?;
-            Some((node_type, gpus, placed))
+            let helps = !self.is_in_vain(pod, found, gpus);
+            helps.then_some((node_type, gpus, placed))
         });
         if let Some((node_type, gpus, (state, amount))) = new
             && self.allows(pod, amount)
@@ -259,6 +276,19 @@ impl<'a> Packing<'a> {
                 state,
             });
         }
+    }
+
+    /// Whether a node like a new one joined for the pod, and its GPUs cannot take the pod although
+    /// nobody uses them: those of another one could not either.
+    fn is_in_vain(&self, pod: &UnschedulablePod<'_>, node_type: &NodeType, gpus: u32) -> bool {
+        let nodes = self.supply.cluster.iter();
+        let mut joined = nodes.filter(|(slot, ..)| pod.joined.contains(*slot));
+        joined.any(|(.., node)| {
+            node_type.is_like(node, gpus)
+                && fit::fit(node, pod.demand, self.supply.policies)
+                    // Its kubelet may offer the replicas a moment later.
+                    .is_err_and(|why| why.count(Reason::NodeInsufficientReplicas) == 0)
+        })
     }
 
     fn allows(&self, pod: &UnschedulablePod<'_>, amount: QuotaAmount) -> bool {

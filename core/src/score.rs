@@ -22,6 +22,8 @@ use crate::usage::DeviceUse;
 
 /// Up to this many candidates all combinations are compared.
 const EXHAUSTIVE_LIMIT: usize = 8;
+/// More than any policy's score: what nodes that need not come last have in advance.
+const AHEAD: u64 = 1 << 40;
 
 /// Which choice is better, for nodes and for the devices of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +182,7 @@ impl<'a> Scorer<'a> {
         let is_unmanaged =
             |(device, _): &(usize, DeviceUse)| self.node.devices[*device].unmanaged > Mib(0);
         let is_last = waste || uses.iter().any(is_unmanaged);
-        let score = if is_last { by_policy >> 10 } else { by_policy };
+        let score = by_policy + if is_last { 0 } else { AHEAD };
         if !self.demand.requests_mig_instances() {
             return score;
         }

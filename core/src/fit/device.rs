@@ -50,12 +50,12 @@ impl<'a> DeviceCheck<'a> {
         }
     }
 
-    /// Why the device does not take the container, if the pod would then use this much of it;
-    /// `wrong` is what its sharing mode says.
+    /// Why the device does not take `own` of a container, with which the pod would use `used` of
+    /// it; `wrong` is what its sharing mode says.
     pub(super) fn refuse(
         &self,
         place: usize,
-        used: &DeviceUse,
+        (own, used): (&DeviceUse, &DeviceUse),
         wrong: Option<Reason>,
     ) -> Option<Reason> {
         let device = &self.node.devices[place];
@@ -75,7 +75,7 @@ impl<'a> DeviceCheck<'a> {
             .or_else(excluded)
             .or_else(reserved)
             .or(wrong)
-            .or_else(|| capacity_refusal(device, used, self.policy))
+            .or_else(|| capacity_refusal(device, (own, used), self.policy))
             .map(|reason| pinned(reason, self.demand))
     }
 }
@@ -116,10 +116,14 @@ pub(super) fn is_waste(device: &DeviceState, own: &DeviceUse, request: &GpuReque
 }
 
 /// Why the device has no capacity for this use. `mutex` is checked right after the replicas
-/// (HAMi 4.6 rule 7) and requires a device without any other share.
-fn capacity_refusal(device: &DeviceState, used: &DeviceUse, policy: GpuPolicy) -> Option<Reason> {
+/// (HAMi 4.6 rule 7) and requires a device without any other share than the container's own.
+fn capacity_refusal(
+    device: &DeviceState,
+    (own, used): (&DeviceUse, &DeviceUse),
+    policy: GpuPolicy,
+) -> Option<Reason> {
     let refused = device.refuse(used);
-    let busy = policy.idle && (device.allocated.pods > 0 || used.replicas > 1);
+    let busy = policy.idle && (device.allocated.pods > 0 || used.replicas > own.replicas);
     match refused {
         Some(Reason::CardTimeSlicingExhausted) => refused,
         _ if busy => Some(Reason::ExclusiveDeviceAllocateConflict),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::cluster::NodeSet;
+use crate::inventory::Gpu;
 use crate::node::{NodePublication, NodeState};
 use crate::quota::Headroom;
 use crate::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
@@ -124,6 +125,14 @@ fn counts_as_many_gpus_as_pending_pods_need() {
     };
     assert_ne!(on_h100.rules, DeviceRules::default());
     check(&[(&on_h100, 0)], &[(0, 1, 1)]);
+    // No new node would have this GPU, so one after the other would be added.
+    let preferences =
+        Preferences::read(|key| (key == "aliquot.dev/use-gpuuuid").then_some("GPU-0"));
+    let on_one = Demand {
+        rules: preferences.unwrap().rules,
+        ..share(1, 3_333, 1)
+    };
+    check(&[(&on_one, 0)], &[]);
 }
 
 #[test]
@@ -188,6 +197,39 @@ fn counts_no_gpu_that_would_not_help_a_pod() {
         ..pod(&half, 0)
     };
     assert_eq!(missing(&cluster, &vec![joined; 2]), []);
+}
+
+/// One such node after the other was added for it.
+#[test]
+fn counts_no_gpu_where_an_unused_new_node_cannot_take_the_pod() {
+    // Eight GPUs of one NUMA node, where new nodes have four of each.
+    let bound = Demand {
+        rules: DeviceRules {
+            one_numa: true,
+            ..DeviceRules::default()
+        },
+        ..share(8, 5_000, 1)
+    };
+    let halves = |model: &str| {
+        let gpu = |index: u32| Gpu {
+            model: model.to_owned(),
+            numa: Some(index / 4),
+            ..gpu(index, 10_000, 10)
+        };
+        let published = published((0..8).map(gpu).collect());
+        NodeState::new(&published, &[], HostResources::default())
+    };
+    let mut cluster = Cluster::default();
+    let since = cluster.set::<&str>(&[]);
+    let waiting = [UnschedulablePod {
+        joined: &since,
+        ..pod(&bound, 0)
+    }];
+    assert_eq!(missing(&cluster, &waiting), [(0, 0, 8)]);
+    cluster.put(&"a".into(), Some(halves("NVIDIA A100")));
+    assert_eq!(missing(&cluster, &waiting), [(0, 1, 8)], "the next type");
+    cluster.put(&"h".into(), Some(halves("NVIDIA H100")));
+    assert_eq!(missing(&cluster, &waiting), []);
 }
 
 /// Some clouds name a new node as one that is gone.

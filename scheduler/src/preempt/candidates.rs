@@ -97,7 +97,15 @@ pub(super) fn reserve(
     let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
         return Ok(None);
     };
-    let headroom = state.ledger.headroom(&waiting.pod.namespace);
+    // What victims of the pod's own namespace have is left once they have ended.
+    let mut headroom = state.ledger.headroom_for(uid, &waiting.pod.namespace);
+    for victim in &plan.victims {
+        let entry = state.ledger.pod_entry(victim);
+        let own = entry.filter(|entry| entry.namespace.as_str() == waiting.pod.namespace);
+        if let Some(own) = own {
+            headroom = headroom.map(|left| left.without(&own.allocated));
+        }
+    }
     if headroom.is_some_and(|left| !left.allows(fit.amount())) {
         return Err(NoPlan::Quota);
     }

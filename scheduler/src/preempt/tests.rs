@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::extender;
-use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, with};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, quota, with};
 use crate::pod_client::tests::{api_server, status};
 
 /// The calls that the API server got, one line each.
@@ -225,6 +225,18 @@ async fn evicts_a_pod_with_the_longest_grace_period() {
     scene.refused(json!({}));
     let all = ["try low", "write p", "evict low"];
     scene.check(LONG, &all).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn victims_of_the_namespace_give_back_their_part_of_its_quota() {
+    let all = ["try low", "write p", "evict low"];
+    for (limit, expected) in [("599", &[][..]), ("600", &all[..])] {
+        let mut scene = Scene::new();
+        Index::apply(&*scene.preemptor.cache, quota(limit));
+        scene.bound_pod("low", 700, 1);
+        scene.refused(json!({}));
+        scene.check(LONG, expected).await;
+    }
 }
 
 /// Whoever may read a pod reads its events and annotations, but not the pods of other namespaces.

@@ -1,12 +1,13 @@
 //! Fixed MIG instances, and those that are created when a pod needs them.
 
 use super::*;
-use crate::PodUid;
 use crate::explain::NodeAnswer;
-use crate::inventory::Health;
+use crate::inventory::{Health, OrphanedShare};
+use crate::node::LedgerDevices;
 use crate::preemption::{self, PreemptionQuery};
 use crate::tests::{candidate, uses};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
+use crate::{PodUid, Reason};
 
 #[test]
 fn mig_1_allocates_fixed_instances_by_their_own_resource() {
@@ -154,6 +155,39 @@ fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
         let why = Some("1 ExclusiveDeviceAllocateConflict".to_owned());
         assert_eq!(fits(&ledger), why, "{key}");
     }
+}
+
+/// After a forced deletion the scheduler may allocate an instance whose programs still run, and two
+/// leaders may choose the same one.
+#[test]
+fn node_accepts_no_instance_that_another_pod_or_its_programs_have() {
+    let made = CreatedInstance {
+        profile: "1g.5gb".to_owned(),
+        start: 6,
+        uuid: "MIG-0".into(),
+        gi: 7,
+        ci: 0,
+    };
+    let mut known = inventory(vec![dynamic_gpu(0, &a100(), vec![made])]);
+    let refusal = |known: &Inventory, others: &[(&PodUid, &AllocatedUse)], key: &str| {
+        let devices = LedgerDevices::new(known, &[], others);
+        let asked = DeviceUse::new(Mib(5120), Percent(14));
+        devices.refusal_of(known, &key.into(), &asked).unwrap().1
+    };
+    let (other, its_use) = (PodUid::from("other"), uses("GPU-0/1g.5gb@6", 5120, 14));
+    let others = [(&other, &its_use)];
+    let taken = Some(Reason::CardMigNoPlacement);
+    assert_eq!(refusal(&known, &[], "GPU-0/1g.5gb@6"), None, "it is idle");
+    assert_eq!(refusal(&known, &others, "GPU-0/1g.5gb@6"), taken);
+    assert_eq!(refusal(&known, &others, "GPU-0/1g.5gb@5"), None);
+    known.orphaned.push(OrphanedShare {
+        pod: "gone".into(),
+        gpu: "GPU-0/1g.5gb@6".into(),
+        memory: Mib(5120),
+        cores: Percent(14),
+        replicas: 1,
+    });
+    assert_eq!(refusal(&known, &[], "GPU-0/1g.5gb@6"), taken);
 }
 
 /// The explanation of the first device for this pod, after those before it are placed.

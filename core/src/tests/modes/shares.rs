@@ -1,6 +1,9 @@
 //! Time-sliced, MPS, whole and vGPU devices.
 
 use super::*;
+use crate::decide::Memo;
+use crate::policy::Policy;
+use crate::tests::{answer, query};
 
 #[test]
 fn ts_8_whole_gpu_request_never_gets_a_time_sliced_gpu() {
@@ -91,6 +94,22 @@ fn ts_15_two_replicas_mean_two_gpus_or_one_and_none_if_strict() {
 }
 
 #[test]
+fn two_replicas_of_an_idle_gpu_are_one_share() {
+    let two: &[(&str, u32)] = &[("gpu", 2), ("mem", 1000), ("cores", 10)];
+    let idle = Demand {
+        gpu_policy: Some("mutex".parse().unwrap()),
+        ..app_with(two, ("aliquot.dev/replicas", "same"))
+    };
+    check(
+        vec![gpu(0, 40_000, 4)],
+        &[
+            (idle.clone(), "c0 GPU-0:2000/20x2"),
+            (idle, "1 ExclusiveDeviceAllocateConflict"),
+        ],
+    );
+}
+
+#[test]
 fn mps_9_doubles_amounts_on_one_gpu_and_refuses_two_gpus() {
     let two: &[(&str, u32)] = &[(SHARED, 2)];
     let devices = || vec![mps(0, false), mps(1, false)];
@@ -167,4 +186,24 @@ fn prefers_shared_gpu_over_whole_gpu_for_a_share() {
             (app(ONE), "c0 GPU-0:40000/100"),
         ],
     );
+}
+
+#[test]
+fn prefers_the_last_share_of_a_node_over_a_whole_gpu_of_another() {
+    let mut ledger = Ledger::default();
+    let whole = |index| shared(index, Mode::Exclusive, 1, GPU);
+    ledger.publish(&"shared".into(), Some(published(vec![gpu(0, 40_000, 2)])));
+    ledger.publish(&"whole".into(), Some(published(vec![whole(0), whole(1)])));
+    let half = app(&[("gpu", 1), ("mem", 20_000), ("cores", 50)]);
+    reserve(&mut ledger, "first", "shared", &half).unwrap();
+    for node in [Policy::Binpack, Policy::Spread, Policy::Fragmentation] {
+        let policies = Policies {
+            node,
+            ..Policies::default()
+        };
+        let query = query(ledger.cluster(), &half, &policies);
+        let names = ["whole", "shared"];
+        let found = answer(&query, &mut Memo::default(), &names, 2);
+        assert_eq!(found, "shared whole", "{node:?}");
+    }
 }
