@@ -113,12 +113,12 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     Ok(until_removed(admin::serve_after_cleanup(&settings, stop)).await?)
 }
 
-/// Waits for the removal of an agent that has cleaned up its node. Where nobody removes it, the request
-/// was a mistake, such as the Job of the uninstallation applied as an ordinary object: the process ends,
-/// and the one that the kubelet starts serves the node again.
+/// Waits for the removal of an agent that has cleaned up its node. Where nobody removes it, the
+/// request was a mistake, such as the Job of the uninstallation applied as an ordinary object: the
+/// process ends, and the one that the kubelet starts serves the node again.
 async fn until_removed<E>(served: impl Future<Output = Result<(), E>>) -> Result<(), E> {
     let Ok(ended) = tokio::time::timeout(REMOVAL_TIMEOUT, served).await else {
-        tracing::warn!(wait = ?REMOVAL_TIMEOUT, "nobody removed the agent; it serves the node again");
+        tracing::warn!(wait = ?REMOVAL_TIMEOUT, "nobody removed the agent; serving the node again");
         return Ok(());
     };
     ended
