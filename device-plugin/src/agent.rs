@@ -65,6 +65,9 @@ use crate::selinux;
 use crate::settings::Settings;
 use crate::task_supervisor::TaskSupervisor;
 
+/// How long an agent that has cleaned up its node waits to be removed.
+const REMOVAL_TIMEOUT: Duration = Duration::from_mins(10);
+
 #[derive(Debug, Error)]
 pub enum AgentError {
     #[error("cannot read the GPUs: {0}")]
@@ -107,7 +110,18 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     if stop.is_cancelled() {
         return Ok(());
     }
-    Ok(admin::serve_after_cleanup(&settings, stop).await?)
+    Ok(until_removed(admin::serve_after_cleanup(&settings, stop)).await?)
+}
+
+/// Waits for the removal of an agent that has cleaned up its node. Where nobody removes it, the
+/// request was a mistake, such as the Job of the uninstallation applied as an ordinary object: the
+/// process ends, and the one that the kubelet starts serves the node again.
+async fn until_removed<E>(served: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+    let Ok(ended) = tokio::time::timeout(REMOVAL_TIMEOUT, served).await else {
+        tracing::warn!(wait = ?REMOVAL_TIMEOUT, "nobody removed the agent; serving the node again");
+        return Ok(());
+    };
+    ended
 }
 
 /// What the tasks of an agent share.
@@ -518,4 +532,22 @@ fn lookup(client: Client, node: &str) -> Lookup {
             Ok(found.find(|pod| pod.kubelet_uid == uid))
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn node_whose_agent_nobody_removes_is_served_again() {
+        let began = Instant::now();
+        let removed = until_removed(ready(Ok::<(), AdminError>(()))).await;
+        assert!(removed.is_ok() && began.elapsed() < REMOVAL_TIMEOUT);
+        let stays = until_removed(pending::<Result<(), AdminError>>()).await;
+        assert!(stays.is_ok() && began.elapsed() >= REMOVAL_TIMEOUT);
+    }
 }

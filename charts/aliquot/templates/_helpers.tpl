@@ -67,18 +67,20 @@ first release if it names no patch. */}}
 {{- end -}}
 
 {{- define "aliquot.kubeSchedulerTag" -}}
+{{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag (include "aliquot.clusterVersion" .) -}}
+{{- end -}}
+
+{{- define "aliquot.clusterVersion" -}}
 {{- $cluster := .root.Capabilities.KubeVersion -}}
 {{- $first := printf "v%s.%s.0" $cluster.Major (regexFind "^[0-9]+" $cluster.Minor) -}}
-{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $cluster.Version | default $first -}}
-{{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag $version -}}
+{{- regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $cluster.Version | default $first -}}
 {{- end -}}
 
 {{/* kube-scheduler's health path: /livez and /readyz exist since 1.31. A tag that is no
 version counts as the cluster's version. */}}
 {{- define "aliquot.kubeSchedulerHealth" -}}
-{{- $form := "^v?[0-9]+[.][0-9]+[.][0-9]+" -}}
-{{- $tag := include "aliquot.kubeSchedulerTag" .me | regexFind $form -}}
-{{- $version := default (regexFind $form .me.root.Capabilities.KubeVersion.Version) $tag -}}
+{{- $tag := include "aliquot.kubeSchedulerTag" .me | regexFind "^v?[0-9]+[.][0-9]+[.][0-9]+" -}}
+{{- $version := default (include "aliquot.clusterVersion" .me) $tag -}}
 {{- ternary "/healthz" .since (semverCompare "<1.31.0-0" $version) -}}
 {{- end -}}
 

@@ -117,6 +117,12 @@ fn recommends_annotation_where_resources_cost_most() {
             found,
         );
     }
+    let stated = |known: &mut ClusterFacts| {
+        known.autoscaler_status = Ok(true);
+        let stating = part("s-2", "scheduler", &["--node-types=[]"]);
+        known.pods.as_mut().unwrap().push(stating);
+    };
+    check(stated, &[]);
     let moved = |known: &mut ClusterFacts| {
         old(known);
         let moved = part("w-2", "webhook", &["--request-as=annotation"]);

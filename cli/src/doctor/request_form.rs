@@ -1,4 +1,5 @@
-//! Whether the amounts of requests would better stand in the annotation of pods.
+//! Whether the amounts of requests would better stand in the annotation of pods, and whether an
+//! autoscaler is told of the GPUs that are missing.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
@@ -14,10 +15,16 @@ const MOST_NODES: usize = 1_000;
 const FIRST_WITH_INIT_CONTAINERS: u32 = 31;
 /// The names of autoscalers, as in their images.
 const AUTOSCALERS: [&str; 2] = ["cluster-autoscaler", "karpenter"];
+/// The flag of the scheduler by which it asks an autoscaler for whole GPUs.
+const NODE_TYPES: &str = "--node-types";
 /// The label of nodes that Karpenter made, also where it runs outside the cluster.
 const KARPENTER: &str = "karpenter.sh/nodepool";
 
-/// Recommends the annotation for what it finds; nothing where the webhook writes none.
+const STATE_GPUS: &str = "if it adds GPU nodes, set scheduler.autoscaler.nodeTypes (docs/guides/autoscalers.md): with the annotation alone it takes each share for a whole GPU";
+const MOVE_AMOUNTS: &str = "set webhook.requestAs=annotation, or label the namespaces of GPU pods aliquot.dev/request-as: annotation (docs/guides/request-as-annotation.md)";
+
+/// Recommends the annotation or the autoscaler's node types for what it finds; nothing where the
+/// webhook is disabled.
 pub(super) fn check(facts: &ClusterFacts) -> Option<Checked> {
     let is_off = facts.pods.as_deref().is_ok_and(is_off);
     (!is_off).then(|| form(facts))
@@ -29,24 +36,32 @@ fn form(facts: &ClusterFacts) -> Checked {
     if webhooks.any(|pod| flag(pod, "--request-as") == Some("annotation")) {
         return ok("requests stand in annotations of pods");
     }
-    let reasons: Vec<String> = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let by_autoscaler = autoscaler(facts, pods, nodes);
+    let by_names: Vec<String> = [old(nodes), many(nodes)].into_iter().flatten().collect();
+    let hints = [
+        by_autoscaler.is_some().then_some(STATE_GPUS),
+        (!by_names.is_empty()).then_some(MOVE_AMOUNTS),
+    ];
+    let reasons: Vec<String> = by_autoscaler.into_iter().chain(by_names).collect();
     if reasons.is_empty() {
         facts.autoscaler_status.as_ref()?;
         return ok("requests stand in the resources of containers");
     }
+    let hints: Vec<&str> = hints.into_iter().flatten().collect();
     warning(
         format!(
             "requests stand in the resources of containers, but {}",
             reasons.join(", and ")
         ),
-        "set webhook.requestAs=annotation, or label the namespaces of GPU pods aliquot.dev/request-as: annotation (docs/guides/request-as-annotation.md)",
+        hints.join("; "),
     )
 }
 
 fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<String> {
+    // Placeholders ask it for the GPUs that pods with shares miss, in either form.
+    if running_pods(pods, "scheduler").any(|pod| flag(pod, NODE_TYPES).is_some()) {
+        return None;
+    }
     let images = pods
         .iter()
         .flat_map(containers)

@@ -249,6 +249,16 @@ fn renders_same_objects_for_each_kubernetes_version() {
     let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
     let image = &container(scheduler, "kube-scheduler")["image"];
     assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
+    // Argo CD names the minor version alone.
+    let minor = rendered(&["--kube-version", "1.34"]).unwrap();
+    let scheduler = one(&minor, "Deployment", "aliquot-scheduler");
+    let image = &container(scheduler, "kube-scheduler")["image"];
+    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.34.0");
+    let own = "--set=scheduler.kubeScheduler.image.tag=own";
+    let objects = rendered(&[own, "--kube-version", "1.34"]).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    let probe = &container(scheduler, "kube-scheduler")["livenessProbe"]["httpGet"]["path"];
+    assert_eq!(*probe, "/livez", "of a tag that is no version");
     let pinned = "v1.30.4@sha256:0a";
     let tag = format!("--set=scheduler.kubeScheduler.image.tag={pinned}");
     let objects = rendered(&[&tag, "--kube-version", "1.37.2"]).unwrap();
