@@ -168,22 +168,15 @@ fn xid(code: u64) -> GpuEvent {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unhealthy_gpu_withdraws_free_replicas_within_1s() {
-    // The machine may be busy: one of three nodes must be in time.
-    let mut tries = Vec::new();
-    let mut watched = loop {
-        let mut watched = watched(FailurePodPolicy::Evict).await;
-        let began = Instant::now();
-        watched.set_health(DriverHealth::Xid(79), xid(79));
-        assert_eq!(
-            healthy_on_a(&mut watched.devices).await,
-            ["GPU-a::0", "GPU-a::1"]
-        );
-        tries.push(began.elapsed());
-        if tries.last().is_some_and(|took| *took < PROMISED) {
-            break watched;
-        }
-        assert!(tries.len() < 3, "{tries:?}");
-    };
+    let mut watched = watched(FailurePodPolicy::Evict).await;
+    let began = Instant::now();
+    watched.set_health(DriverHealth::Xid(79), xid(79));
+    assert_eq!(
+        healthy_on_a(&mut watched.devices).await,
+        ["GPU-a::0", "GPU-a::1"]
+    );
+    let took = began.elapsed();
+    assert!(took < PROMISED, "{took:?}, promised {PROMISED:?}");
     let (pod, reason, text) = watched.next_event().await;
     assert_eq!((pod.as_str(), reason), ("u1", "GpuSick"));
     assert!(text.contains("GPU-a") && text.contains("XID 79"), "{text}");
