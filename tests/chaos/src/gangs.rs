@@ -188,7 +188,7 @@ impl<'a> Scene<'a> {
         } else {
             QUIET
         };
-        let (bound, last) = self.settled(&gangs, quiet).await?;
+        let (bound, last) = self.ended(&gangs, quiet).await?;
         let took = last.saturating_duration_since(created);
         let in_part = bound.iter().filter(|n| !matches!(**n, 0 | MEMBERS)).count();
         tally.in_part += in_part;
@@ -217,11 +217,7 @@ impl<'a> Scene<'a> {
     }
 
     /// How many members of each gang are bound in the end, and when the last one was seen to be.
-    async fn settled(
-        &self,
-        gangs: &[String; 2],
-        quiet: Duration,
-    ) -> Result<([usize; 2], Instant)> {
+    async fn ended(&self, gangs: &[String; 2], quiet: Duration) -> Result<([usize; 2], Instant)> {
         let last = Mutex::new(([0, 0], Instant::now()));
         eventually(PATIENCE, "a gang to be bound", || async {
             let bound = self.bound(gangs).await?;

@@ -63,7 +63,7 @@ fn objects_match_schemas_of_each_kubernetes_version() {
     let mut seen = 0;
     for minor in 30..=37 {
         let version = format!("1.{minor}.0");
-        // The ways have most objects in common, and the validator reads all schemas for each object.
+        // The ways have most objects in common; the validator reads all schemas for each object.
         let mut objects = BTreeSet::new();
         for way in ways() {
             let mut line = vec!["template", "aliquot", &chart, "-n", NAMESPACE, IMAGE];

@@ -381,7 +381,7 @@ async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
         const gpus = document.querySelectorAll('.line + .node .gpu').length; line().click(); \
         return gpus - document.querySelectorAll('.node').length; })()";
     ensure!(browser.value(opened).await? == 8);
-    // Unchanged nodes are not drawn again. When the second answer is there, the first one was drawn.
+    // Unchanged nodes are not drawn again: at the second answer, the first one has been drawn.
     let same = "(async () => { const first = document.querySelector('.line'); \
         const asked = (entry) => entry.name.includes('state?since='); \
         const answers = () => performance.getEntriesByType('resource').filter(asked).length; \
