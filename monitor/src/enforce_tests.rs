@@ -152,9 +152,8 @@ fn limits_live_cgroup_beside_removed_one() {
 fn renews_driver_limit_periodically() {
     let fake = Arc::new(Fake::default());
     let mut driver = DriverLimits::new(fake.clone());
-    let Some(long_ago) = Instant::now().checked_sub(RETRY * 2) else {
-        return; // The machine was started a moment ago.
-    };
+    let long_ago = Instant::now().checked_sub(RETRY * 2);
+    let long_ago = long_ago.expect("Linux represents times before its start");
     let mut check = |then: Instant, times: usize| {
         let key = ("GPU-a".to_owned(), "/k/a".to_owned());
         driver.set.insert(key, (both(100), then));

@@ -54,7 +54,9 @@ const KILLED_AT: [&str; 6] = [
 ];
 /// From the last member's creation until a gang is bound.
 const PROMISED: Duration = Duration::from_secs(2);
-/// How long nothing more may be bound until a gang counts as bound in part.
+/// How long nothing more may be bound, by the clock, until one gang has all and the other nothing.
+const AFTER: Duration = Duration::from_millis(500);
+/// The same until a gang counts as bound in part.
 const QUIET: Duration = Duration::from_secs(2);
 /// The same after a kill: the lease changes hands within seconds.
 const QUIET_AFTER_KILL: Duration = Duration::from_secs(45);
@@ -186,8 +188,8 @@ impl<'a> Scene<'a> {
         } else {
             QUIET
         };
-        let bound = self.settled(&gangs, quiet).await?;
-        let took = created.elapsed();
+        let (bound, last) = self.ended(&gangs, quiet).await?;
+        let took = last.saturating_duration_since(created);
         let in_part = bound.iter().filter(|n| !matches!(**n, 0 | MEMBERS)).count();
         tally.in_part += in_part;
         match (armed, kill) {
@@ -214,8 +216,8 @@ impl<'a> Scene<'a> {
         self.clear().await
     }
 
-    /// How many members of each gang are bound in the end.
-    async fn settled(&self, gangs: &[String; 2], quiet: Duration) -> Result<[usize; 2]> {
+    /// How many members of each gang are bound in the end, and when the last one was seen to be.
+    async fn ended(&self, gangs: &[String; 2], quiet: Duration) -> Result<([usize; 2], Instant)> {
         let last = Mutex::new(([0, 0], Instant::now()));
         eventually(PATIENCE, "a gang to be bound", || async {
             let bound = self.bound(gangs).await?;
@@ -226,9 +228,10 @@ impl<'a> Scene<'a> {
             if bound != last.0 {
                 *last = (bound, Instant::now());
             }
-            let whole = matches!(bound, [MEMBERS, 0] | [0, MEMBERS]);
-            let over = bound != [0, 0] && last.1.elapsed() > quiet;
-            Ok((whole || over).then_some(bound))
+            let pause = last.1.elapsed();
+            let whole = matches!(bound, [MEMBERS, 0] | [0, MEMBERS]) && pause > AFTER;
+            let over = bound != [0, 0] && pause > quiet;
+            Ok((whole || over).then_some(*last))
         })
         .await
     }

@@ -91,12 +91,11 @@ pub(crate) async fn layouts(stack: Arc<Stack>) -> Result<()> {
 
     let offers = Offers::watch(stack).await?;
     stack.write_profiles(&first("layout: [{profile: 3g.20gb, count: 2}]"))?;
-    let waits = async || {
-        let now = instances(stack, 0)?;
-        ensure!(now.len() == 7, "{now:?}");
-        anyhow::Ok(())
-    };
-    waits().await?;
+    let waits = "waits for these pods to end: mig-layouts/small";
+    let waits = stack.wait_condition("AliquotProfile", |text| text.contains(waits));
+    waits.await?;
+    let now = instances(stack, 0)?;
+    ensure!(now.len() == 7, "{now:?}");
     stack.cluster.delete_pod("mig-layouts", "small").await?;
     wait_replicas(stack, LARGE, Some("2")).await?;
     wait_replicas(stack, SMALL, None).await?;

@@ -78,7 +78,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     moved?;
     report(&format!("{MOVES} moves, pods {ends:?}"), began.elapsed());
     report("slowest move", slowest);
-    ensure!(ends.keys().all(|end| end == "Succeeded"), "{ends:?}");
+    ensure!(ends.keys().eq(["Succeeded"]), "{ends:?}");
     for name in ["stays-1", "stays-2"] {
         let pod = stack.cluster.wait_running(SPACE, name).await?;
         ensure!(restarts(&pod) == 0, "{name}: {:?}", pod.status);
