@@ -392,7 +392,10 @@ mod tests {
         let slice = format!("kubepods-pod{}.slice", two.replace('-', "_"));
         for (pid, cgroup) in [
             // A tenant may name a cgroup below its own like another pod's.
-            ("10", format!("0::/kubepods/burstable/pod{one}/cri/pod{three}\n")),
+            (
+                "10",
+                format!("0::/kubepods/burstable/pod{one}/cri/pod{three}\n"),
+            ),
             ("11", format!("0::/kubepods.slice/{slice}/x\n")),
             ("self", "0::/init\n".to_owned()),
         ] {

@@ -37,7 +37,10 @@ fn whole_or_not_at_all() -> Result<()> {
     print_line(&report(size.rounds, tally.clone()));
     ensure!(tally.in_part == 0, "{} gangs bound in part", tally.in_part);
     let kills = size.rounds.checked_div(size.kill_every).unwrap_or(0);
-    ensure!(kills == 0 || tally.kills > 0, "none of {kills} kills struck");
+    ensure!(
+        kills == 0 || tally.kills > 0,
+        "none of {kills} kills struck"
+    );
     Ok(())
 }
 
