@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dashboard_searches_the_leader_again_where_its_replica_no_longer_leads() {
+    async fn dashboard_follows_the_leader_to_another_replica() {
         let searches = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&searches);
         let top = async move || {

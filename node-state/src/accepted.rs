@@ -258,7 +258,7 @@ mod tests {
 
     /// The kubelet lists the names of several resources in any order.
     #[test]
-    fn container_runs_in_its_last_directory_whichever_name_was_recorded_last() {
+    fn container_runs_in_its_last_directory_not_its_last_name() {
         let folder = tempfile::tempdir().expect("tempdir");
         let read = AcceptedAllocation::decode(GOLDEN.as_bytes());
         let mut accepted = read.expect("readable").expect("not empty");

@@ -118,7 +118,7 @@ async fn remembers_a_bounded_number_of_reviews() {
 }
 
 #[tokio::test]
-async fn account_that_asks_for_many_paths_has_no_other_reviewed_each_time() {
+async fn account_with_many_paths_has_no_other_reviewed_again() {
     let (control, reviews) = control();
     for number in 0..REMEMBERED {
         let path = format!("/metrics/{number}");

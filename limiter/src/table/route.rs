@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn look_up_for_legacy_stream_prevails_over_how_client_was_compiled() {
+    fn legacy_stream_flag_prevails_over_clients_compilation() {
         let found = [(0, false), (2, false), (0, true), (1, true)]
             .map(|(flags, own)| is_per_thread(flags, own));
         assert_eq!(found, [false, true, true, false]);

@@ -141,7 +141,7 @@ fn every_metric_has_a_dashboard_or_alert() {
 
 /// Each replica of the scheduler exports the whole ledger, and the chart installs two.
 #[test]
-fn dashboards_count_each_gpu_once_whatever_the_number_of_schedulers() {
+fn dashboards_count_each_gpu_once_with_two_schedulers() {
     let is_of_one_replica = |before: &str| {
         let labels = before.strip_suffix(") (");
         let labels = labels.and_then(|before| before.rsplit_once("max by ("));
