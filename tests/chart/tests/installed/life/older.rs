@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use aliquot_chart::image::LIMITER;
 use aliquot_chart::release::{success, version};
 use aliquot_chart::simulated_node::{archive_with, built, load};
 use aliquot_chart::{NAMESPACE, helm_4, top};
@@ -103,7 +104,9 @@ fn helm(world: &World, arguments: &[&str]) -> Result<()> {
 /// Loads the image with another library: the built one with one more section.
 async fn older_image(cluster: &Cluster, folder: &Path) -> Result<()> {
     let built = built()?;
-    std::fs::copy(built.join("aliquot-hook"), folder.join("aliquot-hook"))?;
+    for file in LIMITER {
+        std::fs::copy(built.join(file), folder.join(file))?;
+    }
     let note = folder.join("note");
     std::fs::write(&note, OLDER)?;
     let mut copy = Command::new("objcopy");
