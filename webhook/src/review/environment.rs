@@ -8,11 +8,11 @@
 //! of other vendors are left alone, and so are other variables, with a warning where they do not do
 //! what their author expects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::Excerpt;
-use aliquot_core::escape::{self, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of};
-use aliquot_core::preferences::PIN;
+use aliquot_core::escape::{self, ROOT_CAPABILITIES, is_one_of};
+use aliquot_core::preferences::{MAX_BYTES, PIN};
 use aliquot_core::request;
 use aliquot_core::rules::{PIN_UUIDS, Pin};
 use serde_json::{Value, json};
@@ -43,6 +43,8 @@ pub(super) struct PodContext<'a> {
     policy: VisibleDevices,
     /// Containers of it request a share of ours.
     requests_share: bool,
+    /// Its volumes that open the node's root to whoever may write them.
+    root_volumes: BTreeSet<&'a str>,
 }
 
 impl<'a> PodContext<'a> {
@@ -57,11 +59,20 @@ impl<'a> PodContext<'a> {
         } else {
             settings.visible_devices
         };
+        let volumes = items(&pod["spec"]["volumes"]).iter();
+        let root_volumes = volumes.filter(|volume| {
+            let path = volume["hostPath"]["path"].as_str();
+            let agent = settings.agent_paths.iter().map(String::as_str);
+            path.is_some_and(|path| escape::grants_root(path, agent))
+        });
         Self {
             pod,
             settings,
             policy,
             requests_share,
+            root_volumes: root_volumes
+                .filter_map(|volume| volume["name"].as_str())
+                .collect(),
         }
     }
 
@@ -69,7 +80,24 @@ impl<'a> PodContext<'a> {
     /// because a container without a share reaches every GPU anyway, as NVIDIA's own plugin does.
     fn is_exempt(&self, container: &Container<'_>) -> bool {
         self.policy == VisibleDevices::Allow
-            || (!self.requests_share && is_root_equivalent(self.pod, container, self.settings))
+            || (!self.requests_share && self.is_root_equivalent(container))
+    }
+
+    /// Whether the container is as good as root on its node, and so reaches every GPU whatever its
+    /// environment says: it is privileged, has a capability of root's, or may write what root of the
+    /// node reads, as device plugins may. Mounts of devices below `/dev` do not count: a mount alone
+    /// gives no access to a device.
+    fn is_root_equivalent(&self, container: &Container<'_>) -> bool {
+        let context = &container.raw["securityContext"];
+        let mut added = items(&context["capabilities"]["add"]).iter();
+        context["privileged"] == true
+            || added.any(|name| {
+                name.as_str()
+                    .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
+            })
+            || container
+                .written()
+                .any(|name| self.root_volumes.contains(name))
     }
 
     /// Whether NVIDIA's runtime could give GPUs to this container, which requests none, because of
@@ -101,26 +129,6 @@ impl<'a> PodContext<'a> {
                     && request::count(text.unwrap_or_default()).is_ok_and(|count| count > 0)
             })
     }
-}
-
-/// Whether the container is as good as root on its node, and so reaches every GPU whatever its
-/// environment says: it is privileged, has a capability of root's, or may write what root of the
-/// node reads, as device plugins may. Mounts of devices below `/dev` do not count: a mount alone
-/// gives no access to a device.
-fn is_root_equivalent(pod: &Value, container: &Container<'_>, settings: &Settings) -> bool {
-    let context = &container.raw["securityContext"];
-    let mut added = items(&context["capabilities"]["add"]).iter();
-    let mut volumes = items(&pod["spec"]["volumes"]).iter();
-    context["privileged"] == true
-        || added.any(|name| {
-            name.as_str()
-                .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
-        })
-        || volumes.any(|volume| {
-            let path = volume["hostPath"]["path"].as_str().unwrap_or(SHARED_MEMORY);
-            let agent = settings.agent_paths.iter().map(String::as_str);
-            container.writes_to(volume) && escape::grants_root(path, agent)
-        })
 }
 
 /// Whether the resource is one of GPUs, such as `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number`
@@ -356,6 +364,8 @@ fn cuda_visible_devices(
 ) -> Option<String> {
     let value = env["value"].as_str()?;
     let pins = editor.pod()["metadata"]["annotations"][PIN.aliquot].as_str();
+    // A longer pin is refused.
+    let pins = pins.filter(|pins| pins.len() <= MAX_BYTES);
     let count = request.map_or(0, DeviceRequest::device_count);
     let is_unknown = |one: &str| match one.trim().parse::<u64>() {
         Ok(index) => index >= count,
@@ -421,15 +431,24 @@ fn check_injection(
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
+    let mut exempt: BTreeMap<&str, bool> = BTreeMap::new();
     for container in containers {
         findings
             .refusals
             .extend(injecting_mounts(container, context));
+        *exempt.entry(container.name()).or_insert(true) &= context.is_exempt(container);
     }
+    let all_exempt = !exempt.is_empty() && exempt.values().all(|one| *one);
     let annotations = context.pod["metadata"]["annotations"].as_object();
     for (key, value) in annotations.into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
-        if !names_gpu(key, value) || is_exempt_annotation(key, containers, context) {
+        // One for a name that no container has is not exempt: an ephemeral container of that name
+        // may come later.
+        let is_exempt = match key.strip_prefix("nvidia.cdi.k8s.io/container.") {
+            Some(name) => exempt.get(name) == Some(&true),
+            None => all_exempt,
+        };
+        if !names_gpu(key, value) || is_exempt || context.policy == VisibleDevices::Allow {
             continue;
         }
         let (shown, value) = (Excerpt::from(key.as_str()), Excerpt::from(value));
@@ -449,18 +468,6 @@ fn check_injection(
             ));
         }
     }
-}
-
-/// Whether all containers that this annotation reaches are exempt. An annotation for a name that no
-/// container has is not: an ephemeral container of that name may come later.
-fn is_exempt_annotation(key: &str, containers: &[Container<'_>], context: &PodContext<'_>) -> bool {
-    let name = key.strip_prefix("nvidia.cdi.k8s.io/container.");
-    let mut reached = containers
-        .iter()
-        .filter(|c| name.is_none_or(|name| c.name() == name))
-        .peekable();
-    context.policy == VisibleDevices::Allow
-        || (reached.peek().is_some() && reached.all(|container| context.is_exempt(container)))
 }
 
 fn injecting_mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec<Refusal> {

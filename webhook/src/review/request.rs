@@ -86,6 +86,7 @@ fn annotation_field(part: &str) -> String {
 }
 
 pub(super) struct PodRequest<'a> {
+    /// In the order of their containers.
     pub(super) devices: Vec<DeviceRequest<'a>>,
     is_refused: bool,
 }
@@ -97,8 +98,9 @@ impl<'a> PodRequest<'a> {
     }
 
     pub(super) fn of(&self, container: &Container<'_>) -> Option<&DeviceRequest<'a>> {
-        let mut devices = self.devices.iter();
-        devices.find(|request| request.container.field() == container.field())
+        let place = |request: &DeviceRequest<'_>| request.container.place();
+        let found = self.devices.binary_search_by_key(&container.place(), place);
+        found.ok().map(|index| &self.devices[index])
     }
 }
 
