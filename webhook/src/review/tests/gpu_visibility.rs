@@ -147,6 +147,7 @@ fn leaves_gpus_of_other_plugins_in_runtime_class() {
     // These give no GPU, or are no GPUs.
     check("nvidia.com/gpu.shared", "0", Value::Null, false);
     check("rdma/hca", "1", Value::Null, false);
+    check("nvidia.com/hostdev", "1", Value::Null, false);
     // No scheduler checks that the node has any, and its kubelet does not.
     check("nvidia.com/gpu.shared", "1", json!("gpu-1"), false);
 }

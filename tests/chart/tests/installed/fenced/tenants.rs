@@ -202,6 +202,7 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
     device["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
     let mut nic = device.clone();
     nic["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "vendor.com/nic=a"});
+    let of_plugin = |resource: &str| pod(&class, &asking(&json!({resource: "1"}), &none));
     let mount = pod(
         &json!({"volumes": [{"name": "n", "hostPath": {"path": "/dev/null"}}]}),
         &json!({"volumeMounts": [
@@ -224,6 +225,16 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
                 "runtime class nvidia could open every GPU",
             ),
             ("void in NVIDIA's runtime", pod(&class, &env("void")), ""),
+            (
+                "another plugin's GPU in NVIDIA's runtime",
+                of_plugin("nvidia.com/gpu.shared"),
+                "",
+            ),
+            (
+                "a network device in NVIDIA's runtime",
+                of_plugin("nvidia.com/hostdev"),
+                "runtime class nvidia could open every GPU",
+            ),
             ("a CDI device", device, "an annotation names a CDI device"),
             ("another vendor's CDI device", nic, ""),
             ("a mount", mount, "nvidia-container-devices would inject"),
