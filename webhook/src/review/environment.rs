@@ -84,17 +84,16 @@ impl<'a> PodContext<'a> {
     }
 
     /// Whether the container is as good as root on its node, and so reaches every GPU whatever its
-    /// environment says: it is privileged, has a capability of root's, or may write what root of the
-    /// node reads, as device plugins may. Mounts of devices below `/dev` do not count: a mount alone
-    /// gives no access to a device.
+    /// environment says: it is privileged, has a capability of root's outside a user namespace, or may
+    /// write what root of the node reads, as device plugins may. Mounts of devices below `/dev` do not
+    /// count: a mount alone gives no access to a device.
     fn is_root_equivalent(&self, container: &Container<'_>) -> bool {
         let context = &container.raw["securityContext"];
         let mut added = items(&context["capabilities"]["add"]).iter();
+        let is_roots = |name: &str| is_one_of(&ROOT_CAPABILITIES, name);
         context["privileged"] == true
-            || added.any(|name| {
-                name.as_str()
-                    .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
-            })
+            || (self.pod["spec"]["hostUsers"] != false
+                && added.any(|name| name.as_str().is_some_and(is_roots)))
             || container
                 .written()
                 .any(|name| self.root_volumes.contains(name))

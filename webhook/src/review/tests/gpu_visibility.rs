@@ -190,6 +190,13 @@ fn leaves_root_equivalent_containers_unchanged() {
             check(&pod, env, usize::from(!left));
         }
     }
+    // In a user namespace, a capability gives nothing of the node; privileged still opens devices.
+    for (mut own, left) in [(adds("SYS_ADMIN"), false), (privileged(true), true)] {
+        own["env"] = visible("all");
+        let env = if left { "all" } else { "void" };
+        let pod = bare(&json!({"hostUsers": false}), &own);
+        check(&pod, &visible(env), usize::from(!left));
+    }
     // Beside a share it is refused, and not left alone.
     let mut shared = pod(&json!([
         container("main", &json!({GPU: "1"})),

@@ -198,6 +198,8 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
     on.post(Who::Admin, classes, runtime_class, "").await?;
     let mut privileged = env("all");
     privileged["securityContext"] = json!({"privileged": true});
+    let mut admin = env("all");
+    admin["securityContext"] = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
     let mut device = pod(&none, &none);
     device["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
     let mut nic = device.clone();
@@ -219,6 +221,7 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
             ),
             ("void", pod(&none, &env("void")), ""),
             ("a device plugin", pod(&none, &privileged), ""),
+            ("SYS_ADMIN", pod(&none, &admin), ""),
             (
                 "the image's variable in NVIDIA's runtime",
                 pod(&class, &none),
