@@ -99,12 +99,10 @@ impl<'a> PodContext<'a> {
                 .any(|name| self.root_volumes.contains(name))
     }
 
-    /// Whether NVIDIA's runtime could give GPUs to this container, which requests none, because of
-    /// what its image or an `envFrom` sets.
-    fn needs_void(&self, container: &Container<'_>) -> bool {
-        self.requests_share
-            || (self.nvidia_runtime_class().is_some()
-                && !self.gets_devices_of_other_plugin(container))
+    /// Whether NVIDIA's runtime could give GPUs to a container that requests none, because of what its
+    /// image or an `envFrom` sets.
+    fn needs_void(&self) -> bool {
+        self.requests_share || self.nvidia_runtime_class().is_some()
     }
 
     /// The pod's runtime class, where it is one of NVIDIA's runtime.
@@ -116,11 +114,13 @@ impl<'a> PodContext<'a> {
 
     /// Whether the container requests GPUs of another device plugin, which names them by that
     /// variable, and a scheduler checks that the node has them. Nobody checks this for a pod that
-    /// names its node: the kubelet drops a request for what no plugin offers there.
+    /// names its node: the kubelet drops a request for what no plugin offers there. A pod with a share
+    /// runs where ours is the only plugin.
     fn gets_devices_of_other_plugin(&self, container: &Container<'_>) -> bool {
         let limits = container.raw["resources"]["limits"].as_object();
         let mut names = limits.into_iter().flat_map(|limits| limits.keys());
-        pod::named_node(self.pod).is_none()
+        !self.requests_share
+            && pod::named_node(self.pod).is_none()
             && names.any(|name| {
                 let text = ResourceTexts::named(container, name).limit;
                 is_gpu_resource(name)
@@ -239,6 +239,7 @@ fn override_variables<'a>(
     if context.is_exempt(container) {
         return Vec::new();
     }
+    let gets_devices = gets_devices || context.gets_devices_of_other_plugin(container);
     let opening = Variable::opening(container);
     if context.policy == VisibleDevices::Deny && !opening.is_empty() {
         let denied = opening.iter().map(Variable::denied);
@@ -247,7 +248,7 @@ fn override_variables<'a>(
     }
     let before = items(&container.raw["env"]);
     let is_set = before.iter().any(|env| env["name"] == VISIBLE_DEVICES);
-    if opening.is_empty() && (is_set || gets_devices || !context.needs_void(container)) {
+    if opening.is_empty() && (is_set || gets_devices || !context.needs_void()) {
         return opening;
     }
     let name = container.shown();

@@ -133,7 +133,7 @@ fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
 }
 
 #[test]
-fn leaves_gpus_of_other_plugins_in_runtime_class() {
+fn leaves_gpus_to_containers_of_other_plugins() {
     let check = |resource: &str, amount: &str, node: Value, left: bool| {
         let mut pod = asking(&json!({resource: amount}));
         pod["spec"]["runtimeClassName"] = json!("nvidia");
@@ -141,6 +141,11 @@ fn leaves_gpus_of_other_plugins_in_runtime_class() {
         let (after, ..) = admit(&pod, &Settings::default());
         let env = &after["spec"]["containers"][0]["env"];
         assert_eq!(env.is_null(), left, "{pod}");
+        // Its own variable would take precedence over the plugin's.
+        pod["spec"]["containers"][0]["env"] = visible("all");
+        let (after, ..) = admit(&pod, &Settings::default());
+        let expected = if left { json!([]) } else { visible("void") };
+        assert_eq!(after["spec"]["containers"][0]["env"], expected, "{pod}");
     };
     check("nvidia.com/gpu.shared", "1", Value::Null, true);
     check("volcano.sh/vgpu-number", "2", Value::Null, true);
