@@ -14,6 +14,9 @@ use crate::units::{Mib, Percent};
 pub const MAX_GPU_MIB: u64 = 1 << 20;
 /// More GPUs than any node has.
 pub const MAX_GPUS: u64 = 64;
+/// More containers with a share than any pod has. Each is compared with those before it, on every
+/// node.
+pub const MAX_CONTAINERS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {

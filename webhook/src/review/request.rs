@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{
-    self, ContainerRequest, InvalidResource, RequestError, Resource, Written, is_other,
+    self, ContainerRequest, InvalidResource, MAX_CONTAINERS, RequestError, Resource, Written,
+    is_other,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
@@ -185,6 +186,16 @@ pub(super) fn read<'a>(
                 refusals.extend(errors.map(|error| refusal(container, error, settings)));
             }
         }
+    }
+    if let Some(beyond) = devices.get(MAX_CONTAINERS) {
+        refusals.push(Refusal {
+            field: beyond.container.field(),
+            message: format!(
+                "{:?} is one of {} containers that request GPUs; expected: at most {MAX_CONTAINERS} in a pod",
+                beyond.container.shown(),
+                devices.len()
+            ),
+        });
     }
     let is_refused = !refusals.is_empty();
     findings.refusals.extend(refusals);

@@ -330,8 +330,5 @@ fn reviews_thousands_of_containers_before_the_api_server_gives_up() {
     let verdict = review(&create(&large, "default"), &Settings::default());
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let Verdict::Allow { warnings, .. } = verdict else {
-        panic!("refused");
-    };
-    assert_eq!(warnings.len(), MANY, "one for each annotation");
+    assert!(matches!(verdict, Verdict::Deny(_)), "{verdict:?}");
 }
