@@ -108,6 +108,14 @@ pub fn is_other(name: &str, extra: &[String]) -> bool {
     name.starts_with(mig::RESOURCES) || extra.iter().any(|extra| extra == name)
 }
 
+/// Whether a resource of any device plugin is one of GPUs, such as `nvidia.com/gpu.shared`,
+/// `volcano.sh/vgpu-number` or `aliyun.com/gpu-mem`. NVIDIA's network operator names network devices
+/// `nvidia.com/hostdev`.
+pub fn is_gpu(name: &str) -> bool {
+    let parts = name.split_once('/');
+    name.starts_with(mig::RESOURCES) || parts.is_some_and(|(_, own)| own.contains("gpu"))
+}
+
 /// What a bare `nvidia.com/gpu: 1` means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BareGpu {

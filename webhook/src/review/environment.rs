@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::Excerpt;
 use aliquot_core::escape::{self, ROOT_CAPABILITIES, is_one_of};
 use aliquot_core::preferences::{MAX_BYTES, PIN};
 use aliquot_core::request;
 use aliquot_core::rules::{PIN_UUIDS, Pin};
-use aliquot_core::{Excerpt, mig};
 use serde_json::{Value, json};
 
 use super::request::{DeviceRequest, PodRequest, ResourceTexts, counts_devices, is_amount};
@@ -123,18 +123,11 @@ impl<'a> PodContext<'a> {
             && pod::named_node(self.pod).is_none()
             && names.any(|name| {
                 let text = ResourceTexts::named(container, name).limit;
-                is_gpu_resource(name)
+                request::is_gpu(name)
                     && !is_amount(name, self.settings)
                     && request::count(text.unwrap_or_default()).is_ok_and(|count| count > 0)
             })
     }
-}
-
-/// Whether the resource is one of GPUs, such as `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number`
-/// or `aliyun.com/gpu-mem`. NVIDIA's network operator names network devices `nvidia.com/hostdev`.
-fn is_gpu_resource(resource: &str) -> bool {
-    let parts = resource.split_once('/');
-    resource.starts_with(mig::RESOURCES) || parts.is_some_and(|(_, name)| name.contains("gpu"))
 }
 
 /// Checks what a new pod sets, container by container, and its annotations.
