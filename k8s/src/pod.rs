@@ -174,9 +174,13 @@ pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError>
     if asking > MAX_CONTAINERS {
         return Err(DemandError::TooManyContainers(asking));
     }
-    let preferences = Preferences::read(|key| pod.annotation(key));
-    let preferences =
-        preferences.map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?;
+    // The webhook admits any where no container asks; kube-scheduler also asks about a count of 0.
+    let preferences = if asking == 0 {
+        Preferences::default()
+    } else {
+        Preferences::read(|key| pod.annotation(key))
+            .map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?
+    };
     Ok(Demand {
         namespace: pod.namespace(),
         resources,

@@ -87,6 +87,20 @@ fn invalid_request_names_container_resource_and_value() {
     }
 }
 
+/// As the webhook: the scheduler is also asked about a pod whose count is 0.
+#[test]
+fn preferences_count_only_with_a_share() {
+    let read = |count: &str| {
+        let gpu = limits(&json!({"nvidia.com/gpu": count}));
+        let spec = json!({"containers": [{"name": "main", "resources": gpu}]});
+        let invalid = json!({"aliquot.dev/numa-bind": "1"});
+        demand(&pod(&spec, &invalid), &Settings::default())
+    };
+    assert!(!read("0").unwrap().requests_gpu());
+    let error = read("1").unwrap_err();
+    assert!(matches!(error, DemandError::Preference(_)), "{error}");
+}
+
 /// A placement compares each share with those before it, on every node.
 #[test]
 fn rejects_pod_of_more_than_64_containers_with_shares() {
