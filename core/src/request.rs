@@ -14,6 +14,9 @@ use crate::units::{Mib, Percent};
 pub const MAX_GPU_MIB: u64 = 1 << 20;
 /// More GPUs than any node has.
 pub const MAX_GPUS: u64 = 64;
+/// More containers with a share than any pod has. Each is compared with those before it, on every
+/// node.
+pub const MAX_CONTAINERS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
@@ -103,6 +106,14 @@ impl ResourceNames {
 /// `extra` resources that renamed GPUs are advertised under.
 pub fn is_other(name: &str, extra: &[String]) -> bool {
     name.starts_with(mig::RESOURCES) || extra.iter().any(|extra| extra == name)
+}
+
+/// Whether a resource of any device plugin is one of GPUs, such as `nvidia.com/gpu.shared`,
+/// `volcano.sh/vgpu-number` or `aliyun.com/gpu-mem`. NVIDIA's network operator names network devices
+/// `nvidia.com/hostdev`.
+pub fn is_gpu(name: &str) -> bool {
+    let parts = name.split_once('/');
+    name.starts_with(mig::RESOURCES) || parts.is_some_and(|(_, own)| own.contains("gpu"))
 }
 
 /// What a bare `nvidia.com/gpu: 1` means.

@@ -2,13 +2,14 @@
 //! finished.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::preferences::{self, PreferenceError};
 use aliquot_core::request::{
-    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, RequestError, Resource,
+    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, MAX_CONTAINERS, RequestError,
+    Resource,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;
@@ -71,6 +72,8 @@ pub enum DemandError {
     /// names containers.
     #[error("duplicate container name {0:?}; expected: a unique name for each container")]
     DuplicateContainer(String),
+    #[error("{0} containers request GPUs; expected: at most {MAX_CONTAINERS} in a pod")]
+    TooManyContainers(usize),
     #[error(transparent)]
     Preference(PreferenceError),
 }
@@ -143,8 +146,9 @@ pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError>
         .and_then(|text| serde_json::from_str(text).ok());
     let filled: Filled<'_> = filled.unwrap_or_default();
     let annotated = request_annotation(pod)?;
+    let mut names = BTreeSet::new();
     for (container, stage) in pod.containers() {
-        if demands.iter().any(|other| other.name == container.name) {
+        if !names.insert(&container.name) {
             return Err(DemandError::DuplicateContainer(container.name.clone()));
         }
         let written = container.resources.as_ref();
@@ -163,9 +167,20 @@ pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError>
             ),
         });
     }
-    let preferences = Preferences::read(|key| pod.annotation(key));
-    let preferences =
-        preferences.map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?;
+    let asking = demands
+        .iter()
+        .filter(|one| !one.requests.is_empty())
+        .count();
+    if asking > MAX_CONTAINERS {
+        return Err(DemandError::TooManyContainers(asking));
+    }
+    // The webhook admits any where no container asks; kube-scheduler also asks about a count of 0.
+    let preferences = if asking == 0 {
+        Preferences::default()
+    } else {
+        Preferences::read(|key| pod.annotation(key))
+            .map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?
+    };
     Ok(Demand {
         namespace: pod.namespace(),
         resources,

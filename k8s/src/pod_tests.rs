@@ -87,6 +87,37 @@ fn invalid_request_names_container_resource_and_value() {
     }
 }
 
+/// As the webhook: the scheduler is also asked about a pod whose count is 0.
+#[test]
+fn preferences_count_only_with_a_share() {
+    let read = |count: &str| {
+        let gpu = limits(&json!({"nvidia.com/gpu": count}));
+        let spec = json!({"containers": [{"name": "main", "resources": gpu}]});
+        let invalid = json!({"aliquot.dev/numa-bind": "1"});
+        demand(&pod(&spec, &invalid), &Settings::default())
+    };
+    assert!(!read("0").unwrap().requests_gpu());
+    let error = read("1").unwrap_err();
+    assert!(matches!(error, DemandError::Preference(_)), "{error}");
+}
+
+/// A placement compares each share with those before it, on every node.
+#[test]
+fn rejects_pod_of_more_than_64_containers_with_shares() {
+    let read = |count: usize| {
+        let gpu = limits(&json!({"nvidia.com/gpu": "1"}));
+        let share = |index| json!({"name": format!("share{index}"), "resources": gpu});
+        let idle = |index| json!({"name": format!("idle{index}")});
+        let shares: Value = (0..count).map(share).collect();
+        let idle: Value = (0..count).map(idle).collect();
+        let spec = json!({"initContainers": shares, "containers": idle});
+        demand(&pod(&spec, &json!({})), &Settings::default())
+    };
+    assert_eq!(read(64).unwrap().containers.len(), 128);
+    let text = "65 containers request GPUs; expected: at most 64 in a pod";
+    assert_eq!(read(65).unwrap_err().to_string(), text);
+}
+
 #[test]
 fn rejects_pod_with_unreadable_request_annotation() {
     let spec = json!({"containers": [

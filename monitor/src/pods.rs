@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::request;
 use aliquot_core::{PodUid, Stage};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
@@ -132,7 +133,8 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     Some((pod::kubelet_uid(pod), found))
 }
 
-/// Whether it requests a GPU resource, or has a resource claim.
+/// Whether it requests a GPU resource, or has a resource claim. A request for any other resource proves
+/// nothing.
 fn requests_gpu(pod: &api::Pod) -> bool {
     let spec = pod.spec.as_ref();
     let claims = spec.and_then(|spec| spec.resource_claims.as_ref());
@@ -141,15 +143,8 @@ fn requests_gpu(pod: &api::Pod) -> bool {
             let resources = container.resources.as_ref();
             let listed = resources.and_then(|resources| resources.limits.as_ref());
             let mut limits = listed.into_iter().flatten();
-            limits.any(|(name, quantity)| is_gpu(name) && is_positive(&quantity.0))
+            limits.any(|(name, quantity)| request::is_gpu(name) && is_positive(&quantity.0))
         })
-}
-
-/// Whether a device plugin may allocate a GPU for this resource. A request for any other resource
-/// proves nothing.
-fn is_gpu(resource: &str) -> bool {
-    let own = resource.split_once('/');
-    own.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
 }
 
 /// A quantity of zero may be requested of any resource.
@@ -299,6 +294,7 @@ mod tests {
             ("nvidia.com/gpu", "0.0e5", &none, false),
             ("example.com/x", "1", &none, false),
             ("rdma/hca", "1", &none, false),
+            ("nvidia.com/hostdev", "1", &none, false),
         ] {
             let pod = pod(json!({
                 "metadata": {"uid": "u", "name": "p", "annotations": annotations},

@@ -9,7 +9,7 @@ use serde_json::Value;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The three lists that hold containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Init,
     App,
@@ -35,7 +35,7 @@ pub(crate) struct Container<'a> {
     pub(crate) raw: &'a Value,
 }
 
-impl Container<'_> {
+impl<'a> Container<'a> {
     pub(crate) fn name(&self) -> &str {
         self.raw["name"].as_str().unwrap_or_default()
     }
@@ -50,10 +50,17 @@ impl Container<'_> {
         format!("spec.{}[{}]", self.kind.list(), self.index)
     }
 
-    /// It mounts this volume of its pod with write access.
-    pub(crate) fn writes_to(&self, volume: &Value) -> bool {
-        let mut mounts = items(&self.raw["volumeMounts"]).iter();
-        mounts.any(|mount| mount["name"] == volume["name"] && mount["readOnly"] != true)
+    /// Its place in the pod, by which containers are ordered.
+    pub(crate) fn place(&self) -> (Kind, usize) {
+        (self.kind, self.index)
+    }
+
+    /// The names of the volumes that it mounts with write access.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let raw: &'a Value = self.raw;
+        let mounts = items(&raw["volumeMounts"]).iter();
+        let written = mounts.filter(|mount| mount["readOnly"] != true);
+        written.filter_map(|mount| mount["name"].as_str())
     }
 }
 

@@ -12,6 +12,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use kube::core::admission::Operation;
 use serde_json::Value;
 
@@ -95,24 +97,28 @@ fn new_ephemeral_containers(review: &PodReview<'_>, settings: &Settings, finding
     let all = pod::containers(review.pod);
     let requests_share = ours && request::any_asks(review.pod, &all, settings);
     let context = PodContext::new(review.pod, review.namespace, settings, requests_share);
-    let before = pod::items(&review.old_pod["spec"][Kind::Ephemeral.list()]);
+    let old = pod::items(&review.old_pod["spec"][Kind::Ephemeral.list()]).iter();
+    let before: BTreeSet<&str> = old.filter_map(|one| one["name"].as_str()).collect();
     let is_new = |container: &Container<'_>| {
-        container.kind == Kind::Ephemeral
-            && !before.iter().any(|old| old["name"] == container.name())
+        container.kind == Kind::Ephemeral && !before.contains(container.name())
     };
-    for container in all.iter().filter(|container| is_new(container)) {
+    let added: Vec<Container<'_>> = all.into_iter().filter(is_new).collect();
+    let is_limited = requests_share && !settings.escape_allowed.contains(review.namespace);
+    for container in &added {
         if ours {
             findings
                 .refusals
                 .extend(request::in_ephemeral(container, settings));
         }
         environment::check_ephemeral(container, &context, findings);
-        if requests_share && !settings.escape_allowed.contains(review.namespace) {
-            let written = isolation::written_host_paths(review.pod, container, settings);
+        if is_limited {
             findings
                 .refusals
                 .extend(isolation::security_context(container));
-            findings.refusals.extend(written);
         }
+    }
+    if is_limited {
+        let written = isolation::written_host_paths(review.pod, &added, settings);
+        findings.refusals.extend(written);
     }
 }

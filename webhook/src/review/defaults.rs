@@ -2,7 +2,7 @@
 //! settings choose (limits and requests alike, or the pod's annotation), its scheduler and runtime
 //! class; and leaves space for its allocation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::request::{DEFAULTED, Fill, Resource};
 use aliquot_core::request_annotation::REQUEST;
@@ -103,8 +103,9 @@ fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Fin
         }
         after.add(container.name(), &complete);
     }
-    let asks = |name: &str| requests.iter().any(|one| one.container.name() == name);
-    let gone = before.containers.keys().filter(|name| !asks(name));
+    let asking: BTreeSet<&str> = requests.iter().map(|one| one.container.name()).collect();
+    let named = before.containers.keys();
+    let gone = named.filter(|name| !asking.contains(name.as_str()));
     warnings.extend(gone.map(|name| {
         let name = Excerpt::from(name.as_str());
         format!("annotation {REQUEST}: {name:?} removed: no container of that name requests a GPU")

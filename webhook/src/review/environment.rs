@@ -8,11 +8,11 @@
 //! of other vendors are left alone, and so are other variables, with a warning where they do not do
 //! what their author expects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::Excerpt;
-use aliquot_core::escape::{self, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of};
-use aliquot_core::preferences::PIN;
+use aliquot_core::escape::{self, ROOT_CAPABILITIES, is_one_of};
+use aliquot_core::preferences::{MAX_BYTES, PIN};
 use aliquot_core::request;
 use aliquot_core::rules::{PIN_UUIDS, Pin};
 use serde_json::{Value, json};
@@ -43,6 +43,8 @@ pub(super) struct PodContext<'a> {
     policy: VisibleDevices,
     /// Containers of it request a share of ours.
     requests_share: bool,
+    /// Its volumes that open the node's root to whoever may write them.
+    root_volumes: BTreeSet<&'a str>,
 }
 
 impl<'a> PodContext<'a> {
@@ -57,11 +59,20 @@ impl<'a> PodContext<'a> {
         } else {
             settings.visible_devices
         };
+        let volumes = items(&pod["spec"]["volumes"]).iter();
+        let root_volumes = volumes.filter(|volume| {
+            let path = volume["hostPath"]["path"].as_str();
+            let agent = settings.agent_paths.iter().map(String::as_str);
+            path.is_some_and(|path| escape::grants_root(path, agent))
+        });
         Self {
             pod,
             settings,
             policy,
             requests_share,
+            root_volumes: root_volumes
+                .filter_map(|volume| volume["name"].as_str())
+                .collect(),
         }
     }
 
@@ -69,15 +80,29 @@ impl<'a> PodContext<'a> {
     /// because a container without a share reaches every GPU anyway, as NVIDIA's own plugin does.
     fn is_exempt(&self, container: &Container<'_>) -> bool {
         self.policy == VisibleDevices::Allow
-            || (!self.requests_share && is_root_equivalent(self.pod, container, self.settings))
+            || (!self.requests_share && self.is_root_equivalent(container))
     }
 
-    /// Whether NVIDIA's runtime could give GPUs to this container, which requests none, because of
-    /// what its image or an `envFrom` sets.
-    fn needs_void(&self, container: &Container<'_>) -> bool {
-        self.requests_share
-            || (self.nvidia_runtime_class().is_some()
-                && !self.gets_devices_of_other_plugin(container))
+    /// Whether the container is as good as root on its node, and so reaches every GPU whatever its
+    /// environment says: it is privileged, has a capability of root's outside a user namespace, or may
+    /// write what root of the node reads, as device plugins may. Mounts of devices below `/dev` do not
+    /// count: a mount alone gives no access to a device.
+    fn is_root_equivalent(&self, container: &Container<'_>) -> bool {
+        let context = &container.raw["securityContext"];
+        let mut added = items(&context["capabilities"]["add"]).iter();
+        let is_roots = |name: &str| is_one_of(&ROOT_CAPABILITIES, name);
+        context["privileged"] == true
+            || (self.pod["spec"]["hostUsers"] != false
+                && added.any(|name| name.as_str().is_some_and(is_roots)))
+            || container
+                .written()
+                .any(|name| self.root_volumes.contains(name))
+    }
+
+    /// Whether NVIDIA's runtime could give GPUs to a container that requests none, because of what its
+    /// image or an `envFrom` sets.
+    fn needs_void(&self) -> bool {
+        self.requests_share || self.nvidia_runtime_class().is_some()
     }
 
     /// The pod's runtime class, where it is one of NVIDIA's runtime.
@@ -89,45 +114,20 @@ impl<'a> PodContext<'a> {
 
     /// Whether the container requests GPUs of another device plugin, which names them by that
     /// variable, and a scheduler checks that the node has them. Nobody checks this for a pod that
-    /// names its node: the kubelet drops a request for what no plugin offers there.
+    /// names its node: the kubelet drops a request for what no plugin offers there. A pod with a share
+    /// runs where ours is the only plugin.
     fn gets_devices_of_other_plugin(&self, container: &Container<'_>) -> bool {
         let limits = container.raw["resources"]["limits"].as_object();
         let mut names = limits.into_iter().flat_map(|limits| limits.keys());
-        pod::named_node(self.pod).is_none()
+        !self.requests_share
+            && pod::named_node(self.pod).is_none()
             && names.any(|name| {
                 let text = ResourceTexts::named(container, name).limit;
-                is_gpu_resource(name)
+                request::is_gpu(name)
                     && !is_amount(name, self.settings)
                     && request::count(text.unwrap_or_default()).is_ok_and(|count| count > 0)
             })
     }
-}
-
-/// Whether the container is as good as root on its node, and so reaches every GPU whatever its
-/// environment says: it is privileged, has a capability of root's, or may write what root of the
-/// node reads, as device plugins may. Mounts of devices below `/dev` do not count: a mount alone
-/// gives no access to a device.
-fn is_root_equivalent(pod: &Value, container: &Container<'_>, settings: &Settings) -> bool {
-    let context = &container.raw["securityContext"];
-    let mut added = items(&context["capabilities"]["add"]).iter();
-    let mut volumes = items(&pod["spec"]["volumes"]).iter();
-    context["privileged"] == true
-        || added.any(|name| {
-            name.as_str()
-                .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
-        })
-        || volumes.any(|volume| {
-            let path = volume["hostPath"]["path"].as_str().unwrap_or(SHARED_MEMORY);
-            let agent = settings.agent_paths.iter().map(String::as_str);
-            container.writes_to(volume) && escape::grants_root(path, agent)
-        })
-}
-
-/// Whether the resource is one of GPUs, such as `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number`
-/// or `aliyun.com/gpu-mem`.
-fn is_gpu_resource(resource: &str) -> bool {
-    let parts = resource.split_once('/');
-    parts.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
 }
 
 /// Checks what a new pod sets, container by container, and its annotations.
@@ -232,6 +232,7 @@ fn override_variables<'a>(
     if context.is_exempt(container) {
         return Vec::new();
     }
+    let gets_devices = gets_devices || context.gets_devices_of_other_plugin(container);
     let opening = Variable::opening(container);
     if context.policy == VisibleDevices::Deny && !opening.is_empty() {
         let denied = opening.iter().map(Variable::denied);
@@ -240,7 +241,7 @@ fn override_variables<'a>(
     }
     let before = items(&container.raw["env"]);
     let is_set = before.iter().any(|env| env["name"] == VISIBLE_DEVICES);
-    if opening.is_empty() && (is_set || gets_devices || !context.needs_void(container)) {
+    if opening.is_empty() && (is_set || gets_devices || !context.needs_void()) {
         return opening;
     }
     let name = container.shown();
@@ -356,6 +357,8 @@ fn cuda_visible_devices(
 ) -> Option<String> {
     let value = env["value"].as_str()?;
     let pins = editor.pod()["metadata"]["annotations"][PIN.aliquot].as_str();
+    // A longer pin is refused.
+    let pins = pins.filter(|pins| pins.len() <= MAX_BYTES);
     let count = request.map_or(0, DeviceRequest::device_count);
     let is_unknown = |one: &str| match one.trim().parse::<u64>() {
         Ok(index) => index >= count,
@@ -421,15 +424,24 @@ fn check_injection(
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
+    let mut exempt: BTreeMap<&str, bool> = BTreeMap::new();
     for container in containers {
         findings
             .refusals
             .extend(injecting_mounts(container, context));
+        *exempt.entry(container.name()).or_insert(true) &= context.is_exempt(container);
     }
+    let all_exempt = !exempt.is_empty() && exempt.values().all(|one| *one);
     let annotations = context.pod["metadata"]["annotations"].as_object();
     for (key, value) in annotations.into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
-        if !names_gpu(key, value) || is_exempt_annotation(key, containers, context) {
+        // One for a name that no container has is not exempt: an ephemeral container of that name
+        // may come later.
+        let is_exempt = match key.strip_prefix("nvidia.cdi.k8s.io/container.") {
+            Some(name) => exempt.get(name) == Some(&true),
+            None => all_exempt,
+        };
+        if !names_gpu(key, value) || is_exempt || context.policy == VisibleDevices::Allow {
             continue;
         }
         let (shown, value) = (Excerpt::from(key.as_str()), Excerpt::from(value));
@@ -449,18 +461,6 @@ fn check_injection(
             ));
         }
     }
-}
-
-/// Whether all containers that this annotation reaches are exempt. An annotation for a name that no
-/// container has is not: an ephemeral container of that name may come later.
-fn is_exempt_annotation(key: &str, containers: &[Container<'_>], context: &PodContext<'_>) -> bool {
-    let name = key.strip_prefix("nvidia.cdi.k8s.io/container.");
-    let mut reached = containers
-        .iter()
-        .filter(|c| name.is_none_or(|name| c.name() == name))
-        .peekable();
-    context.policy == VisibleDevices::Allow
-        || (reached.peek().is_some() && reached.all(|container| context.is_exempt(container)))
 }
 
 fn injecting_mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec<Refusal> {

@@ -1,6 +1,8 @@
 //! Ways in which a pod with a share could bypass it. Pods without a share are not checked, and a
 //! review cannot see what a persistent volume claim mounts: it makes no outgoing call.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::Excerpt;
 use aliquot_core::escape::{self, CAPABILITIES, ClosedPath, is_one_of};
 use aliquot_core::preferences::MODE;
@@ -29,9 +31,10 @@ pub(super) fn check(
     if pod["spec"]["hostPID"] == true {
         refusals.push(refusal("spec.hostPID".to_owned(), "true", "false"));
     }
+    let written: BTreeSet<&str> = containers.iter().flat_map(Container::written).collect();
     let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
     refusals.extend(
-        volumes.filter_map(|(index, volume)| host_path(containers, index, volume, settings)),
+        volumes.filter_map(|(index, volume)| host_path(&written, index, volume, settings)),
     );
     for container in containers {
         refusals.extend(security_context(container));
@@ -116,22 +119,27 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     refusals
 }
 
-/// The pod's host paths that an ephemeral container would write to.
+/// The pod's host paths that these ephemeral containers would write to.
 pub(super) fn written_host_paths(
     pod: &Value,
-    container: &Container<'_>,
+    added: &[Container<'_>],
     settings: &Settings,
 ) -> Vec<Refusal> {
-    let all = [*container];
+    let written: BTreeSet<&str> = added.iter().flat_map(Container::written).collect();
     let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
-    let written = volumes.filter(|(_, volume)| container.writes_to(volume));
-    written
-        .filter_map(|(index, volume)| host_path(&all, index, volume, settings))
+    volumes
+        .filter(|(_, volume)| is_among(&written, volume))
+        .filter_map(|(index, volume)| host_path(&written, index, volume, settings))
         .collect()
 }
 
+fn is_among(names: &BTreeSet<&str>, volume: &Value) -> bool {
+    let name = volume["name"].as_str();
+    name.is_some_and(|name| names.contains(name))
+}
+
 fn host_path(
-    all: &[Container<'_>],
+    written: &BTreeSet<&str>,
     index: usize,
     volume: &Value,
     settings: &Settings,
@@ -140,7 +148,7 @@ fn host_path(
     let host_path = source["path"].as_str().unwrap_or_default();
     let kind = source["type"].as_str().unwrap_or_default();
     let agent = settings.agent_paths.iter().map(String::as_str);
-    let is_written = all.iter().any(|container| container.writes_to(volume));
+    let is_written = is_among(written, volume);
     let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
     let (name, value, expected) = match escape::host_path(host_path, kind, is_written, agent)? {
         ClosedPath::Device => ("type", kind, "a type that is not a device".to_owned()),

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{
-    self, ContainerRequest, InvalidResource, RequestError, Resource, Written, is_other,
+    self, ContainerRequest, InvalidResource, MAX_CONTAINERS, RequestError, Resource, Written,
+    is_other,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
@@ -86,6 +87,7 @@ fn annotation_field(part: &str) -> String {
 }
 
 pub(super) struct PodRequest<'a> {
+    /// In the order of their containers.
     pub(super) devices: Vec<DeviceRequest<'a>>,
     is_refused: bool,
 }
@@ -97,8 +99,9 @@ impl<'a> PodRequest<'a> {
     }
 
     pub(super) fn of(&self, container: &Container<'_>) -> Option<&DeviceRequest<'a>> {
-        let mut devices = self.devices.iter();
-        devices.find(|request| request.container.field() == container.field())
+        let place = |request: &DeviceRequest<'_>| request.container.place();
+        let found = self.devices.binary_search_by_key(&container.place(), place);
+        found.ok().map(|index| &self.devices[index])
     }
 }
 
@@ -183,6 +186,16 @@ pub(super) fn read<'a>(
                 refusals.extend(errors.map(|error| refusal(container, error, settings)));
             }
         }
+    }
+    if let Some(beyond) = devices.get(MAX_CONTAINERS) {
+        refusals.push(Refusal {
+            field: beyond.container.field(),
+            message: format!(
+                "{:?} is one of {} containers that request GPUs; expected: at most {MAX_CONTAINERS} in a pod",
+                beyond.container.shown(),
+                devices.len()
+            ),
+        });
     }
     let is_refused = !refusals.is_empty();
     findings.refusals.extend(refusals);

@@ -1,5 +1,7 @@
 //! What admitted pods look like afterwards, and what their users are told of it.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use aliquot_core::request::{BareGpu, DEFAULTED};
@@ -301,4 +303,32 @@ fn admits_other_operations_unchanged() {
         let verdict = review(&request, &Settings::default());
         assert!(matches!(verdict, Verdict::Allow { patch, .. } if patch.is_empty()));
     }
+}
+
+/// Whoever may create pods decides how many containers, volumes and annotations one has. The API
+/// server waits 5 seconds.
+#[test]
+fn reviews_thousands_of_containers_before_the_api_server_gives_up() {
+    const MANY: usize = 3000;
+    let names = || (0..MANY).map(|index| format!("c{index}"));
+    let limits = amounts("gpu=1 gpumem=3k gpucores=0 priority=1");
+    let containers = names().map(|name| {
+        let mut container = container(&name, &limits);
+        container["volumeMounts"] = json!([{"name": name, "mountPath": "/data"}]);
+        container
+    });
+    let mut large = pod(&containers.collect());
+    let volumes = names().map(|name| json!({"name": name, "hostPath": {"path": "/data"}}));
+    large["spec"]["volumes"] = volumes.collect();
+    let device = json!("nvidia.com/gpu=0");
+    let annotations = names().map(|name| {
+        let key = format!("nvidia.cdi.k8s.io/container.{name}");
+        (key, device.clone())
+    });
+    large["metadata"]["annotations"] = annotations.collect();
+    let begun = Instant::now();
+    let verdict = review(&create(&large, "default"), &Settings::default());
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(matches!(verdict, Verdict::Deny(_)), "{verdict:?}");
 }

@@ -133,7 +133,7 @@ fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
 }
 
 #[test]
-fn leaves_gpus_of_other_plugins_in_runtime_class() {
+fn leaves_gpus_to_containers_of_other_plugins() {
     let check = |resource: &str, amount: &str, node: Value, left: bool| {
         let mut pod = asking(&json!({resource: amount}));
         pod["spec"]["runtimeClassName"] = json!("nvidia");
@@ -141,12 +141,18 @@ fn leaves_gpus_of_other_plugins_in_runtime_class() {
         let (after, ..) = admit(&pod, &Settings::default());
         let env = &after["spec"]["containers"][0]["env"];
         assert_eq!(env.is_null(), left, "{pod}");
+        // Its own variable would take precedence over the plugin's.
+        pod["spec"]["containers"][0]["env"] = visible("all");
+        let (after, ..) = admit(&pod, &Settings::default());
+        let expected = if left { json!([]) } else { visible("void") };
+        assert_eq!(after["spec"]["containers"][0]["env"], expected, "{pod}");
     };
     check("nvidia.com/gpu.shared", "1", Value::Null, true);
     check("volcano.sh/vgpu-number", "2", Value::Null, true);
     // These give no GPU, or are no GPUs.
     check("nvidia.com/gpu.shared", "0", Value::Null, false);
     check("rdma/hca", "1", Value::Null, false);
+    check("nvidia.com/hostdev", "1", Value::Null, false);
     // No scheduler checks that the node has any, and its kubelet does not.
     check("nvidia.com/gpu.shared", "1", json!("gpu-1"), false);
 }
@@ -188,6 +194,13 @@ fn leaves_root_equivalent_containers_unchanged() {
             };
             check(&pod, env, usize::from(!left));
         }
+    }
+    // In a user namespace, a capability gives nothing of the node; privileged still opens devices.
+    for (mut own, left) in [(adds("SYS_ADMIN"), false), (privileged(true), true)] {
+        own["env"] = visible("all");
+        let env = if left { "all" } else { "void" };
+        let pod = bare(&json!({"hostUsers": false}), &own);
+        check(&pod, &visible(env), usize::from(!left));
     }
     // Beside a share it is refused, and not left alone.
     let mut shared = pod(&json!([

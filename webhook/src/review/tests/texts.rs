@@ -93,6 +93,17 @@ fn explains_contradicting_resources() {
     );
 }
 
+#[test]
+fn explains_too_many_containers_with_shares() {
+    let of = |count: usize| {
+        let containers = (0..count).map(|index| container(&format!("c{index}"), &complete()));
+        pod(&containers.collect())
+    };
+    admit(&of(64), &Settings::default());
+    let text = r#"spec.containers[64]: "c64" is one of 66 containers that request GPUs; expected: at most 64 in a pod"#;
+    check_refusal(&Settings::default(), &of(66), text);
+}
+
 /// The values that core's own tests do not show, and a pin.
 #[test]
 fn explains_invalid_annotations() {

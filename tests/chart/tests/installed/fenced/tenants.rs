@@ -198,10 +198,13 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
     on.post(Who::Admin, classes, runtime_class, "").await?;
     let mut privileged = env("all");
     privileged["securityContext"] = json!({"privileged": true});
+    let mut admin = env("all");
+    admin["securityContext"] = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
     let mut device = pod(&none, &none);
     device["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
     let mut nic = device.clone();
     nic["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "vendor.com/nic=a"});
+    let of_plugin = |resource: &str| pod(&class, &asking(&json!({resource: "1"}), &none));
     let mount = pod(
         &json!({"volumes": [{"name": "n", "hostPath": {"path": "/dev/null"}}]}),
         &json!({"volumeMounts": [
@@ -218,12 +221,23 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
             ),
             ("void", pod(&none, &env("void")), ""),
             ("a device plugin", pod(&none, &privileged), ""),
+            ("SYS_ADMIN", pod(&none, &admin), ""),
             (
                 "the image's variable in NVIDIA's runtime",
                 pod(&class, &none),
                 "runtime class nvidia could open every GPU",
             ),
             ("void in NVIDIA's runtime", pod(&class, &env("void")), ""),
+            (
+                "another plugin's GPU in NVIDIA's runtime",
+                of_plugin("nvidia.com/gpu.shared"),
+                "",
+            ),
+            (
+                "a network device in NVIDIA's runtime",
+                of_plugin("nvidia.com/hostdev"),
+                "runtime class nvidia could open every GPU",
+            ),
             ("a CDI device", device, "an annotation names a CDI device"),
             ("another vendor's CDI device", nic, ""),
             ("a mount", mount, "nvidia-container-devices would inject"),
