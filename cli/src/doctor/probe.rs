@@ -151,9 +151,16 @@ async fn wait_for_end(pods: &Api<Pod>, name: &str) -> Fact<ContainerView> {
             _ => {}
         }
     }
-    let text = fact(pods.logs(name, &LogParams::default()).await)?;
+    view_in(&fact(pods.logs(name, &LogParams::default()).await)?)
+}
+
+/// The view that the probe has printed. Its log also has what the loader says on stderr, as of a library that it
+/// cannot load.
+fn view_in(log: &str) -> Fact<ContainerView> {
+    let mut lines = log.lines();
+    let json = lines.rfind(|line| line.starts_with('{')).unwrap_or(log);
     let read = |error| format!("cannot parse the probe pod's output: {error}");
-    serde_json::from_str(text.trim()).map_err(read)
+    serde_json::from_str(json).map_err(read)
 }
 
 /// The findings from both probes; `limited` says whether the agent injects the limiter.

@@ -69,6 +69,17 @@ fn reports_what_each_probe_finds() {
 }
 
 #[test]
+fn reads_view_beside_what_the_loader_says() {
+    let seen = view(|view| view.loaded.clear());
+    let json = serde_json::to_string(&seen).unwrap();
+    let error = "ERROR: ld.so: object '/.aliquot/lib/libvgpu.so' from /etc/ld.so.preload cannot be preloaded (failed to map segment from shared object): ignored.";
+    for log in [format!("{json}\n"), format!("{error}\n{json}\n")] {
+        assert_eq!(view_in(&log), Ok(seen.clone()), "{log}");
+    }
+    assert!(view_in(error).is_err());
+}
+
+#[test]
 fn skips_check_when_webhook_changes_probe() {
     let closed = view(|view| {
         let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
