@@ -80,6 +80,23 @@ fn reads_view_beside_what_the_loader_says() {
 }
 
 #[test]
+fn tells_selinux_by_its_label_where_the_mode_is_hidden() {
+    let found = |label: Option<&str>, has_page: bool| {
+        let seen = view(|view| {
+            view.label = label.map(str::to_owned);
+            view.has_page = has_page;
+        });
+        selinux(&seen).unwrap()
+    };
+    let ours = "system_u:system_r:container_t:s0:c1,c2";
+    assert_eq!(found(Some(ours), false).grade, Grade::Problem);
+    assert_eq!(found(Some(ours), true).grade, Grade::Ok);
+    for label in [None, Some("cri-containerd.apparmor.d (enforce)")] {
+        assert_eq!(found(label, true).found, "SELinux is off", "{label:?}");
+    }
+}
+
+#[test]
 fn skips_check_when_webhook_changes_probe() {
     let closed = view(|view| {
         let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
