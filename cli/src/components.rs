@@ -46,11 +46,11 @@ pub fn unready(pod: &Pod) -> Option<String> {
 fn with_reason(container: &ContainerStatus) -> String {
     let state = container.state.as_ref();
     let waiting = state.and_then(|state| state.waiting.as_ref());
-    let texts: Vec<&str> = waiting
-        .into_iter()
-        .flat_map(|waiting| [&waiting.reason, &waiting.message])
-        .filter_map(Option::as_deref)
-        .collect();
+    let ended = state.and_then(|state| state.terminated.as_ref());
+    let waiting = waiting.map(|waiting| [&waiting.reason, &waiting.message]);
+    let ended = ended.map(|ended| [&ended.reason, &ended.message]);
+    let texts = waiting.into_iter().chain(ended).flatten();
+    let texts: Vec<&str> = texts.filter_map(Option::as_deref).collect();
     match texts[..] {
         [] => container.name.clone(),
         _ => format!("{} ({})", container.name, texts.join(": ")),

@@ -100,7 +100,10 @@ fn why_not_ended(pod: &Pod) -> String {
     let conditions = status.and_then(|status| status.conditions.as_deref());
     let mut refused = conditions.unwrap_or_default().iter();
     let message = refused.find_map(|one| one.message.clone().filter(|_| one.status == "False"));
-    let why = unready(pod).or(message).unwrap_or_default();
+    // Of a pod that the kubelet refuses or ends.
+    let by_kubelet = status.and_then(|status| status.message.clone());
+    let why = by_kubelet.or_else(|| unready(pod)).or(message);
+    let why = why.unwrap_or_default();
     format!(
         "the probe pod is in phase {}: {why}",
         phase.unwrap_or("unknown")

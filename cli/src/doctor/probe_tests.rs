@@ -97,6 +97,32 @@ fn tells_selinux_by_its_label_where_the_mode_is_hidden() {
 }
 
 #[test]
+fn says_why_a_probe_failed() {
+    let check = |status: Value, expected: &str| {
+        let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
+        let why = why_not_ended(&pod);
+        assert_eq!(why, format!("the probe pod is in phase {expected}"));
+    };
+    let ended = json!({"exitCode": 128, "reason": "StartError", "message": "no such device"});
+    let container = json!({"name": "container-view", "image": "", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"terminated": ended}});
+    check(
+        json!({"phase": "Failed", "containerStatuses": [container]}),
+        "Failed: container-view (StartError: no such device)",
+    );
+    check(
+        json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
+            "message": "Allocate failed"}),
+        "Failed: Allocate failed",
+    );
+    let unplaced = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes"});
+    check(
+        json!({"phase": "Pending", "conditions": [unplaced]}),
+        "Pending: 0/1 nodes",
+    );
+}
+
+#[test]
 fn skips_check_when_webhook_changes_probe() {
     let closed = view(|view| {
         let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
