@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{LocalObjectReference, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, LogParams, PostParams};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval};
 
 use super::container_view::ContainerView;
@@ -114,15 +115,20 @@ fn why_not_ended(pod: &Pod) -> String {
 const TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Creates the pod, waits for its end, reads its output, and deletes it.
+/// Creates the pod, waits for its end, reads its output, and deletes it, also after Ctrl-C.
 pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
+    // Before the pod is there: from now on, Ctrl-C does not end this program.
+    let mut interrupts = fact(signal(SignalKind::interrupt()))?;
     let made = pods
         .create(&PostParams::default(), &pod)
         .await
         .map_err(|error| format!("cannot create the probe pod: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
-    let result = wait_for_end(pods, &name).await;
+    let result = tokio::select! {
+        result = wait_for_end(pods, &name) => result,
+        _ = interrupts.recv() => Err("interrupted".to_owned()),
+    };
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => result,
