@@ -25,7 +25,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 
-use crate::components::name;
+use crate::components::{distrust_others, name};
 use crate::metrics;
 
 /// Longest wait for a connection, and for an answer unless the user says otherwise.
@@ -395,9 +395,19 @@ impl Access {
         Ok((namespace.to_owned(), found.items))
     }
 
+    /// The namespace of Aliquot's parts.
+    pub(crate) async fn system_namespace(&self, client: &Client) -> String {
+        match self.schedulers(client).await {
+            Ok((namespace, _)) => namespace,
+            Err(_) => self.usual_namespace().to_owned(),
+        }
+    }
+
     pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
         let client = self.client().await?;
-        Ok((all(&client, "nodes").await?, all_pods(&client).await?))
+        let (nodes, mut pods) = (all(&client, "nodes").await?, all_pods(&client).await?);
+        distrust_others(&mut pods, &self.system_namespace(&client).await);
+        Ok((nodes, pods))
     }
 }
 

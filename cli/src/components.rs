@@ -18,6 +18,24 @@ pub fn is_ours(pod: &Pod, part: &str) -> bool {
     label(PART) == Some("aliquot") && label(COMPONENT) == Some(part)
 }
 
+/// Takes Aliquot's label from the pods of other namespaces, where whoever may create a pod may write it. Without a
+/// pod of Aliquot in this namespace, Aliquot may be in another one.
+pub fn distrust_others(pods: &mut [Pod], namespace: &str) {
+    let is_there = |pod: &Pod| pod.metadata.namespace.as_deref() == Some(namespace);
+    let is_part = |pod: &Pod| {
+        let labels = pod.metadata.labels.as_ref();
+        labels.is_some_and(|labels| labels.get(PART).is_some_and(|of| of == "aliquot"))
+    };
+    if !pods.iter().any(|pod| is_there(pod) && is_part(pod)) {
+        return;
+    }
+    for pod in pods.iter_mut().filter(|pod| !is_there(pod)) {
+        if let Some(labels) = &mut pod.metadata.labels {
+            labels.remove(PART);
+        }
+    }
+}
+
 /// The pods of a component that have not ended.
 pub fn running_pods<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = &'a Pod> {
     pods.iter()
@@ -104,6 +122,23 @@ mod tests {
     fn pod(args: &[&str]) -> Pod {
         let container = json!({"name": "c", "command": ["x"], "args": args});
         serde_json::from_value(json!({"spec": {"containers": [container]}})).unwrap()
+    }
+
+    #[test]
+    fn tenants_pod_passes_for_no_part_of_aliquot() {
+        let pod = |namespace: &str| -> Pod {
+            let labels = json!({PART: "aliquot", COMPONENT: "scheduler"});
+            let metadata = json!({"namespace": namespace, "labels": labels});
+            serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+        };
+        let check = |namespace: &str, expected: [bool; 2]| {
+            let mut pods = [pod("a-tenant"), pod("aliquot-system")];
+            distrust_others(&mut pods, namespace);
+            let found = pods.each_ref().map(|pod| is_ours(pod, "scheduler"));
+            assert_eq!(found, expected, "{namespace}");
+        };
+        check("aliquot-system", [false, true]);
+        check("elsewhere", [true, true]);
     }
 
     #[test]

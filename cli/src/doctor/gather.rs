@@ -17,7 +17,7 @@ use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use super::refused_writes::is_mutator;
 use crate::access::{Access, AccessError, all, all_pods};
 use crate::agents::AGENT;
-use crate::components::{IGNORE_LABELS, is_ready, running_pods};
+use crate::components::{IGNORE_LABELS, distrust_others, is_ready, running_pods};
 use crate::snapshot;
 
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";
@@ -95,11 +95,11 @@ pub(super) async fn facts(
     node: Option<&str>,
 ) -> Result<ClusterFacts, AccessError> {
     let client = access.client().await?;
-    let pods: Fact<Vec<Pod>> = fact(all_pods(&client).await);
-    let system = match access.schedulers(&client).await {
-        Ok((namespace, _)) => namespace,
-        Err(_) => access.usual_namespace().to_owned(),
-    };
+    let mut pods: Fact<Vec<Pod>> = fact(all_pods(&client).await);
+    let system = access.system_namespace(&client).await;
+    if let Ok(pods) = &mut pods {
+        distrust_others(pods, &system);
+    }
     let nodes = match node {
         None => fact(all(&client, "nodes").await),
         Some(name) => {
