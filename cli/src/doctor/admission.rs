@@ -17,6 +17,8 @@ use crate::metrics::{self, Sample};
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
+/// How the names of Aliquot's webhooks end.
+const OURS: &str = "pods.aliquot.dev";
 /// The metric of the chart's policies and bindings, by object.
 const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";
 
@@ -81,7 +83,7 @@ fn webhook(facts: &ClusterFacts) -> Checked {
         );
     };
     let is_open = |one: &MutatingWebhook| {
-        one.failure_policy.as_deref() == Some("Ignore") && one.name.ends_with("pods.aliquot.dev")
+        one.failure_policy.as_deref() == Some("Ignore") && one.name.ends_with(OURS)
     };
     if hook.webhooks.iter().flatten().any(is_open) {
         return warning(
@@ -104,9 +106,14 @@ fn dry_run(facts: &ClusterFacts) -> Checked {
     let pod = match facts.dry_run.as_ref()? {
         DryRun::Admitted(pod) => pod,
         DryRun::NoAnswer(message) => {
+            let todo = if message.contains(OURS) {
+                "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane"
+            } else {
+                "the named webhook is not Aliquot's: make it answer, or remove its configuration"
+            };
             return problem(
                 format!("the API server rejects a GPU pod: {message}"),
-                "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
+                todo,
             );
         }
     };

@@ -232,6 +232,21 @@ fn reports_missing_silent_or_bypassed_webhook() {
 }
 
 #[test]
+fn names_webhook_that_does_not_answer() {
+    for (webhook, todo) in [
+        ("pods.aliquot.dev", "make the Service aliquot-webhook reachable"),
+        ("validate.kyverno.svc-fail", "the named webhook is not Aliquot's"),
+    ] {
+        let mut known = healthy();
+        let message = format!("failed calling webhook {webhook:?}: no endpoints available");
+        known.dry_run = Ok(DryRun::NoAnswer(message));
+        let all = cluster_checks(&known);
+        let found = all.iter().find(|one| one.check == "webhook-answers");
+        assert!(found.unwrap().todo.starts_with(todo), "{found:?}");
+    }
+}
+
+#[test]
 fn names_policies_that_are_not_installed_or_changed() {
     let of_policies = |change: fn(String) -> String, grade: Grade, part: &str| {
         let mut known = healthy();
