@@ -111,10 +111,8 @@ fn dry_run(facts: &ClusterFacts) -> Checked {
             } else {
                 "the named webhook is not Aliquot's: make it answer, or remove its configuration"
             };
-            return problem(
-                format!("the API server rejects a GPU pod: {message}"),
-                todo,
-            );
+            let what = format!("the API server rejects a GPU pod: {message}");
+            return problem(what, todo);
         }
     };
     let scheduler = named(pod);

@@ -234,15 +234,15 @@ fn reports_missing_silent_or_bypassed_webhook() {
 #[test]
 fn names_webhook_that_does_not_answer() {
     for (webhook, todo) in [
-        ("pods.aliquot.dev", "make the Service aliquot-webhook reachable"),
-        ("validate.kyverno.svc-fail", "the named webhook is not Aliquot's"),
+        ("pods.aliquot.dev", "the Service aliquot-webhook"),
+        ("validate.kyverno.svc-fail", "is not Aliquot's"),
     ] {
         let mut known = healthy();
         let message = format!("failed calling webhook {webhook:?}: no endpoints available");
         known.dry_run = Ok(DryRun::NoAnswer(message));
         let all = cluster_checks(&known);
         let found = all.iter().find(|one| one.check == "webhook-answers");
-        assert!(found.unwrap().todo.starts_with(todo), "{found:?}");
+        assert!(found.unwrap().todo.contains(todo), "{found:?}");
     }
 }
 

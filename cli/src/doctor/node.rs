@@ -197,7 +197,7 @@ fn mps_supervisor(pods: &[&Pod]) -> Option<Checked> {
             "pod {pod} runs the MPS daemons with image {old}, and the agent has {new}: an upgrade leaves this pod as it is, because its end ends every MPS client on the node"
         ),
         format!(
-            "kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods -o wide counts them"
+            "kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods -A -o wide counts them"
         ),
     ))
 }

@@ -86,6 +86,8 @@ fn reports_mps_pod_of_another_image_than_the_agents() {
     let found = supervisors.next().unwrap();
     let deletes = "kubectl delete pod aliquot-mps-x -n s when no MPS client runs on the node";
     assert!(found.todo.starts_with(deletes), "{}", found.todo);
+    // Without -A, the clients of other namespaces are missed, and end.
+    assert!(found.todo.contains("top pods -A "), "{}", found.todo);
     for image in ["aliquot/aliquot:0", "aliquot/aliquot:1"] {
         assert!(found.found.contains(image), "{}", found.found);
     }
