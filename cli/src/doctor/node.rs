@@ -1,5 +1,7 @@
 //! Checks of one node: its agent, and what the agent reports in conditions.
 
+use std::collections::BTreeMap;
+
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::{Allocation, NodeName, hami};
@@ -7,9 +9,9 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
-use super::finding::{About, Checked, Finding, ok, problem, warning};
+use super::finding::{About, Checked, Finding, note, ok, problem, warning};
 use crate::components::{containers, is_ours, is_ready, name, node_name, offered, unready};
-use crate::table::counted;
+use crate::table::{counted, some};
 
 /// How the types of the agent's conditions begin.
 const OURS: &str = "Aliquot";
@@ -26,33 +28,55 @@ const PROBLEMS: [&str; 7] = [
     "ResetNeeded",
 ];
 
-/// The findings of every node with GPUs, or of the one that is named.
+/// The findings of every node of Aliquot's, or of the one that is named.
 pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
     let about = About(asked.unwrap_or("cluster").to_owned());
     let nodes = match &facts.nodes {
         Ok(nodes) => nodes,
         Err(why) => return vec![about.finding("nodes", Err(why.clone()))],
     };
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let agent_is_on = |node: &Node| {
-        let mut agents = pods.iter().filter(|pod| is_ours(pod, "device-plugin"));
-        agents.any(|pod| is_on(pod, node))
+    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in facts.pods.iter().flatten() {
+        let spec = pod.spec.as_ref();
+        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()) {
+            by_node.entry(node).or_default().push(pod);
+        }
+    }
+    let on = |node: &Node| {
+        let pods = by_node.get(node_name(node));
+        pods.map(Vec::as_slice).unwrap_or_default()
     };
-    let concerned: Vec<&Node> = nodes
+    let is_of_aliquot = |node: &Node| {
+        annotation(node, INVENTORY).is_some()
+            || on(node).iter().any(|pod| is_ours(pod, "device-plugin"))
+    };
+    // Where pods cannot be read, an agent may be on a node that has no inventory yet.
+    let is_unknown = asked.is_some() || facts.pods.is_err();
+    let (concerned, others): (Vec<&Node>, Vec<&Node>) = nodes
         .iter()
-        .filter(|node| asked.is_some() || has_gpus(node) || agent_is_on(node))
-        .collect();
+        .filter(|node| asked.is_some() || is_of_aliquot(node) || offered(node).next().is_some())
+        .partition(|node| is_unknown || is_of_aliquot(node));
+    let mut found = Vec::new();
     if concerned.is_empty() {
         let none = warning(
-            "no node has an inventory or GPUs in its capacity",
+            "no node has an inventory or an agent of Aliquot's",
             "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on",
         );
-        return vec![about.finding("nodes", none)];
+        found.push(about.finding("nodes", none));
     }
-    concerned
-        .into_iter()
-        .flat_map(|node| node_checks(facts, node, pods))
-        .collect()
+    if !others.is_empty() {
+        let names = some(others.iter().map(|node| node_name(node)));
+        let theirs = note(
+            format!(
+                "another device plugin serves the GPUs of {names}: pods with a share do not go there"
+            ),
+            "docs/migrating-from-nvidia.md moves a node",
+        );
+        found.push(about.finding("nodes", theirs));
+    }
+    let of_nodes = concerned.into_iter();
+    found.extend(of_nodes.flat_map(|node| node_checks(facts, node, on(node))));
+    found
 }
 
 fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
@@ -60,20 +84,10 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     annotations.get(key).map(String::as_str)
 }
 
-fn has_gpus(node: &Node) -> bool {
-    annotation(node, INVENTORY).is_some() || offered(node).next().is_some()
-}
-
-fn is_on(pod: &Pod, node: &Node) -> bool {
-    pod::node(pod).is_some_and(|on| on.as_str() == node_name(node))
-}
-
-fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> {
+fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Vec<Finding> {
     let about = About(node_name(node).to_owned());
-    let pods: Vec<&Pod> = pods
-        .iter()
-        .filter(|pod| is_on(pod, node) && !pod::is_finished(pod))
-        .collect();
+    let pods = pods.iter().copied();
+    let pods: Vec<&Pod> = pods.filter(|pod| !pod::is_finished(pod)).collect();
     let mut found = about.each([
         ("agent", agent(facts, node, &pods)),
         ("inventory", inventory(node)),

@@ -192,6 +192,26 @@ fn reports_missing_agent_missing_inventory_and_no_answer() {
 }
 
 #[test]
+fn node_that_another_plugin_serves_is_no_problem() {
+    let theirs = || -> Node {
+        let status = json!({"allocatable": {"nvidia.com/gpu": "8"}});
+        serde_json::from_value(json!({"metadata": {"name": "n2"}, "status": status})).unwrap()
+    };
+    let check = |known: &ClusterFacts, expected: &[Grade]| {
+        let found = checks(known, None);
+        let nodes = found.iter().filter(|one| one.grade != Grade::Ok);
+        let (checks, grades): (Vec<_>, Vec<_>) = nodes.map(|one| (one.check, one.grade)).unzip();
+        assert_eq!(grades, expected, "{found:?}");
+        assert!(checks.iter().all(|check| *check == "nodes"), "{found:?}");
+    };
+    let mut mixed = known(node(|_| ()), vec![agent()]);
+    mixed.nodes.as_mut().unwrap().push(theirs());
+    check(&mixed, &[Grade::Note]);
+    // The wait for the first agent goes on.
+    check(&known(theirs(), vec![]), &[Grade::Warning, Grade::Note]);
+}
+
+#[test]
 fn reports_agent_pod_with_unready_container() {
     let mut hangs = agent();
     let statuses = json!([
