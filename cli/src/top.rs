@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::measured::Used;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
-use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
+use aliquot_core::{GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
 use anyhow::Result;
@@ -188,12 +188,14 @@ impl Top {
 
 /// All nodes, by inventories and allocations; pods that are being bound are missing.
 pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
-    let ledger = ledger(nodes, pods, &settings(pods));
-    let default_cores = Defaults::default().cores;
+    let settings = settings(pods);
+    let ledger = ledger(nodes, pods, &settings);
+    let default_cores = settings.defaults.cores;
+    let unreadable = unreadable(&ledger, pods);
     let states = ledger.cluster().iter();
     let lines = states.filter_map(|(_, name, node)| {
         let mut top = NodeTop::new(name, node, default_cores)?;
-        top.unreadable = unreadable(&ledger, name, pods);
+        top.unreadable = unreadable.get(name).cloned().unwrap_or_default();
         Some(top)
     });
     let mut nodes: Vec<_> = lines.collect();

@@ -1,7 +1,5 @@
 //! Checks of one node: its agent, and what the agent reports in conditions.
 
-use std::collections::BTreeMap;
-
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::{Allocation, NodeName, hami};
@@ -10,7 +8,9 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
 use super::finding::{About, Checked, Finding, note, ok, problem, warning};
-use crate::components::{containers, is_ours, is_ready, name, node_name, offered, unready};
+use crate::components::{
+    by_node, containers, is_ours, is_ready, name, node_name, offered, unready,
+};
 use crate::table::{counted, some};
 
 /// How the types of the agent's conditions begin.
@@ -35,13 +35,7 @@ pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
         Ok(nodes) => nodes,
         Err(why) => return vec![about.finding("nodes", Err(why.clone()))],
     };
-    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
-    for pod in facts.pods.iter().flatten() {
-        let spec = pod.spec.as_ref();
-        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()) {
-            by_node.entry(node).or_default().push(pod);
-        }
-    }
+    let by_node = by_node(facts.pods.iter().flatten());
     let on = |node: &Node| {
         let pods = by_node.get(node_name(node));
         pods.map(Vec::as_slice).unwrap_or_default()
