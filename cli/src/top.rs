@@ -313,7 +313,8 @@ pub fn add_usage(pods: &mut [PodTop], usage: &Usage, devices: &Devices) {
     for pod in pods {
         let gpus = pod.gpus.iter().flat_map(BTreeMap::keys);
         let used = gpus.filter_map(|gpu| {
-            let used = usage.of_pod(&pod.namespace, &pod.name, devices.uuid(gpu))?;
+            let name = (&*pod.namespace, &*pod.name);
+            let used = usage.of_pod(&pod.node, name, devices.uuid(gpu))?;
             Some((gpu.clone(), used))
         });
         pod.usage = used.collect();
