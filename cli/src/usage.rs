@@ -54,7 +54,7 @@ impl Usage {
     pub(crate) fn on<'a>(
         &'a self,
         node: &NodeName,
-        devices: &'a BTreeSet<&GpuUuid>,
+        devices: &'a BTreeSet<&'a GpuUuid>,
     ) -> impl Iterator<Item = &'a ShareUsage> + use<'a> {
         let node = self.of_node(node).into_iter();
         let shares = node.flat_map(|node| &node.shares);
