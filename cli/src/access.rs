@@ -25,7 +25,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 
-use crate::components::{distrust_others, name};
+use crate::components::{distrust_others, is_ready, name};
 use crate::metrics;
 
 /// Longest wait for a connection, and for an answer unless the user says otherwise.
@@ -329,7 +329,7 @@ impl Access {
         let mut answer = Err(AccessError::NoScheduler {
             namespace: namespace.clone(),
         });
-        let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
+        let pods = to_ask(&pods);
         let port = self.scheduler_port;
         let routes = match self.routes(&client, &namespace, &pods, port).await {
             // The scheduler lets whoever may get a pod read why it waits.
@@ -438,6 +438,15 @@ impl PodRoute {
             path: String::new(),
         })
     }
+}
+
+/// The pods that have not ended, first those that are ready: one on a node that is gone answers nothing for as long
+/// as a request may take.
+fn to_ask(pods: &[Pod]) -> Vec<&Pod> {
+    let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
+    let mut alive: Vec<&Pod> = alive.collect();
+    alive.sort_by_key(|pod| !is_ready(pod));
+    alive
 }
 
 /// Whether a pod serves this port with TLS: its readiness probe says so.
@@ -635,6 +644,23 @@ mod tests {
         let (name, value) = own_token(&config).await.expect("read").expect("a token");
         assert_eq!((name, &value), (TOKEN_HEADER, &"secret".parse().unwrap()));
         assert!(value.is_sensitive());
+    }
+
+    #[test]
+    fn asks_scheduler_on_a_node_that_is_gone_last() {
+        let pod = |name: &str, phase: &str, ready: &str| -> Pod {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            let status = json!({"phase": phase, "conditions": conditions});
+            serde_json::from_value(json!({"metadata": {"name": name}, "status": status}))
+                .expect("a pod")
+        };
+        let pods = [
+            pod("gone", "Running", "False"),
+            pod("ended", "Failed", "False"),
+            pod("well", "Running", "True"),
+        ];
+        let names: Vec<&str> = to_ask(&pods).into_iter().map(name).collect();
+        assert_eq!(names, ["well", "gone"]);
     }
 
     #[test]
