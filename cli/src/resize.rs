@@ -112,7 +112,14 @@ impl Resize {
             let mut ticks = tokio::time::interval(INTERVAL);
             loop {
                 ticks.tick().await;
-                let found = pods.get(name).await.map_err(failed)?;
+                let found = match pods.get(name).await {
+                    Ok(found) => found,
+                    Err(error) if is_final(&error) => return Err(failed(error)),
+                    Err(error) => {
+                        shown = error.to_string();
+                        continue;
+                    }
+                };
                 if let Some(outcome) = outcome(&found, &text, &mut shown) {
                     return outcome;
                 }
@@ -150,6 +157,11 @@ impl Resize {
             amounts.join(",")
         ))
     }
+}
+
+/// Whether the API server would answer so again, as for a pod that is gone.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code < 429)
 }
 
 /// How a resize by this text has ended; `None` while it has not, and then `shown` says why.
@@ -230,6 +242,19 @@ mod tests {
             .text(&allocation(&["main"]), 7)
             .unwrap();
         assert!(ResizeRequest::parse(&text).is_ok());
+    }
+
+    #[test]
+    fn waits_on_where_the_api_server_is_busy_or_away() {
+        let answered = |code: u16| {
+            let status = json!({"status": "Failure", "message": "", "reason": "", "code": code});
+            kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        for (code, expected) in [(403, true), (404, true), (429, false), (503, false)] {
+            assert_eq!(is_final(&answered(code)), expected, "{code}");
+        }
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(!is_final(&kube::Error::Service(reset.into())));
     }
 
     #[test]
