@@ -27,6 +27,7 @@ use tower::{BoxError, Layer as _, ServiceExt as _};
 
 use crate::components::{distrust_others, is_ready, name};
 use crate::metrics;
+use crate::output::with_causes;
 
 /// Longest wait for a connection, and for an answer unless the user says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -124,7 +125,7 @@ pub enum AccessError {
     InPod(#[from] InClusterError),
     #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
-    #[error("cannot list {what}: {source}")]
+    #[error("cannot list {what}")]
     List {
         what: &'static str,
         source: kube::Error,
@@ -190,7 +191,7 @@ impl Access {
                 kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
                     namespace: namespace.to_owned(),
                 },
-                error => refused(error.to_string()),
+                error => refused(with_causes(&error)),
             })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
@@ -573,7 +574,7 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
             })
         }
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
-        Err(error) => Err(unreachable(error.to_string())),
+        Err(error) => Err(unreachable(with_causes(&error))),
     }
 }
 
@@ -632,6 +633,28 @@ mod tests {
             let found = parse_timeout(text).ok();
             assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
         }
+    }
+
+    #[test]
+    fn says_why_the_api_server_did_not_list() {
+        #[derive(Debug, Error)]
+        #[error("client error (Connect)")]
+        struct Connect(#[source] std::io::Error);
+        let check = |source: kube::Error, expected: &str| {
+            let what = "pods";
+            assert_eq!(with_causes(&AccessError::List { what, source }), expected);
+        };
+        let status = json!({"message": "pods is forbidden", "reason": "Forbidden", "code": 403});
+        let status = serde_json::from_value(status).expect("a status");
+        check(
+            kube::Error::Api(Box::new(status)),
+            "cannot list pods: pods is forbidden",
+        );
+        let refused = Connect(ErrorKind::ConnectionRefused.into());
+        check(
+            kube::Error::Service(refused.into()),
+            "cannot list pods: ServiceError: client error (Connect): connection refused",
+        );
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::access::{Access, AccessError, PodRoute, get};
 use crate::components::{COMPONENT, PART};
+use crate::output::with_causes;
 
 /// Nodes asked at once.
 const AT_ONCE: usize = 16;
@@ -98,7 +99,7 @@ impl NodePart {
         for (node, text) in all_of(answers).await {
             match text {
                 Ok(Ok(text)) => found.texts.push((node, text)),
-                Ok(Err(error)) => drop(found.missing.insert(node, error.to_string())),
+                Ok(Err(error)) => drop(found.missing.insert(node, with_causes(&error))),
                 Err(_) => drop(found.missing.insert(node, format!("{who} does not answer"))),
             }
         }
@@ -119,7 +120,7 @@ impl NodePart {
             others.remove(node);
             match PodRoute::at(url) {
                 Ok(route) => routes.push((node.clone(), route)),
-                Err(error) => drop(missing.insert(node.clone(), error.to_string())),
+                Err(error) => drop(missing.insert(node.clone(), with_causes(&error))),
             }
         }
         if others.is_empty() {
@@ -134,7 +135,7 @@ impl NodePart {
                 let labels = self.labels();
                 format!("no running pod on the node has the labels {labels}")
             }
-            Err(error) => error.to_string(),
+            Err(error) => with_causes(&error),
         };
         missing.extend(others.into_iter().map(|node| (node, why.clone())));
         routes

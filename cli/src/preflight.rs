@@ -25,7 +25,7 @@ use crate::doctor::facts::minor;
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Checked, Finding, Report, note, ok, problem, warning};
 use crate::doctor::{device_class, gather as installation};
-use crate::output::Output;
+use crate::output::{Output, with_causes};
 use crate::table::some;
 use gather::{Missing, Workload, workloads};
 use other_plugins::{HAMI, other_plugins, plugins};
@@ -129,7 +129,7 @@ pub async fn facts(access: &Access, only: Option<String>) -> Result<PreFacts, Ac
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let (workloads, unlisted) = match workloads(&client).await {
         Ok((found, missing)) => (Ok(found), missing),
-        Err(error) => (Err(error.to_string()), Vec::new()),
+        Err(error) => (Err(with_causes(&error)), Vec::new()),
     };
     let version = client.apiserver_version().await;
     Ok(PreFacts {

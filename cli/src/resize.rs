@@ -18,6 +18,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
+use crate::output::with_causes;
 use crate::target::parse_pod;
 
 /// Interval of reading how far it is.
@@ -60,7 +61,7 @@ pub struct Resize {
 pub enum ResizeFailure {
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error("cannot resize pod {pod}: {source}")]
+    #[error("cannot resize pod {pod}")]
     Api { pod: String, source: kube::Error },
     #[error(
         "pod {0} has no share of a GPU; expected: a running pod with the annotation {ALLOCATION}"
@@ -116,7 +117,7 @@ impl Resize {
                     Ok(found) => found,
                     Err(error) if is_final(&error) => return Err(failed(error)),
                     Err(error) => {
-                        shown = error.to_string();
+                        shown = with_causes(&error);
                         continue;
                     }
                 };

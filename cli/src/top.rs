@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::access::{Access, AccessError, all_pods, list};
 use crate::agents::{MONITOR, parse_address};
-use crate::output::Output;
+use crate::output::{Output, with_causes};
 use crate::snapshot::{ledger, settings, unreadable};
 use crate::usage::Usage;
 
@@ -167,7 +167,7 @@ impl Top {
             Err(error) if self.access.scheduler.is_some() => Err(error),
             Err(error) => {
                 let (nodes, pods) = self.access.snapshot().await?;
-                note(&error.to_string());
+                note(&with_causes(&error));
                 note(
                     "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
                 );

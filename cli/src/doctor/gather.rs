@@ -18,6 +18,7 @@ use super::refused_writes::is_mutator;
 use crate::access::{Access, AccessError, all, all_pods};
 use crate::agents::AGENT;
 use crate::components::{IGNORE_LABELS, distrust_others, is_ready, running_pods};
+use crate::output::with_causes;
 use crate::snapshot;
 
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";
@@ -161,7 +162,8 @@ async fn dry_run(client: &Client, namespace: &str, pods: &Fact<Vec<Pod>>) -> Fac
             Ok(DryRun::NoAnswer(status.message.clone()))
         }
         Err(error) => Err(format!(
-            "cannot create a dry-run pod in namespace {namespace}: {error}; --namespace chooses another namespace"
+            "cannot create a dry-run pod in namespace {namespace}: {}; --namespace chooses another namespace",
+            with_causes(&error)
         )),
     }
 }

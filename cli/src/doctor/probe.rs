@@ -16,6 +16,7 @@ use super::container_view::ContainerView;
 use super::facts::{Fact, fact};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
 use crate::components::unready;
+use crate::output::with_causes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -123,7 +124,7 @@ pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let made = pods
         .create(&PostParams::default(), &pod)
         .await
-        .map_err(|error| format!("cannot create the probe pod: {error}"))?;
+        .map_err(|error| format!("cannot create the probe pod: {}", with_causes(&error)))?;
     let name = made.metadata.name.unwrap_or_default();
     let result = tokio::select! {
         result = wait_for_end(pods, &name) => result,
@@ -132,7 +133,10 @@ pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => result,
-        Err(error) => Err(format!("cannot delete the probe pod {name}: {error}")),
+        Err(error) => Err(format!(
+            "cannot delete the probe pod {name}: {}",
+            with_causes(&error)
+        )),
     }
 }
 
