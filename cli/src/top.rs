@@ -166,8 +166,9 @@ impl Top {
             Ok(answer) => Ok(answer),
             Err(error) if self.access.scheduler.is_some() => Err(error),
             Err(error) => {
-                let (nodes, pods) = self.access.snapshot().await?;
+                // Also where nodes and pods cannot be read either: then this is what to mend.
                 note(&with_causes(&error));
+                let (nodes, pods) = self.access.snapshot().await?;
                 note(
                     "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
                 );

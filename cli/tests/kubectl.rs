@@ -298,6 +298,8 @@ fn exits_with_1_where_anything_is_found_or_nothing_is_checked() {
     let nothing = "Error: nothing could be checked";
     check(&silent, "doctor", 1, "0 problems, 0 warnings, ", nothing);
     check(&silent, before, 1, "0 problems, 0 warnings, ", nothing);
+    let unread = "cannot list the scheduler's pods: ";
+    check(&silent, "top", 1, "", unread);
 }
 
 #[test]
