@@ -75,6 +75,8 @@ pub enum ResizeFailure {
     Refused(String),
     #[error("another resize of the pod took the place of this one: {0}")]
     Replaced(String),
+    #[error("the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again")]
+    Removed,
     #[error("no answer in time, last: {0}; check that the scheduler runs")]
     NoAnswer(String),
 }
@@ -167,7 +169,9 @@ fn is_final(error: &kube::Error) -> bool {
 
 /// How a resize by this text has ended; `None` while it has not, and then `shown` says why.
 fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), ResizeFailure>> {
-    let now = pod::annotation(found, RESIZE).unwrap_or_default();
+    let Some(now) = pod::annotation(found, RESIZE) else {
+        return Some(Err(ResizeFailure::Removed));
+    };
     if now != text {
         return Some(Err(ResizeFailure::Replaced(now.to_owned())));
     }
@@ -283,6 +287,8 @@ mod tests {
             let older = json!({RESIZE: "a:gpumem=1", RESIZE_STATUS: status(state, "a:gpumem=2")});
             check(older, None);
         }
+        let removed = "the pod has no annotation aliquot.dev/resize any more: it was removed, or the pod was created again";
+        check(json!({}), Some(removed));
         check(
             json!({RESIZE: "a:gpumem=2"}),
             Some("another resize of the pod took the place of this one: a:gpumem=2"),
