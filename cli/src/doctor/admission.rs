@@ -77,6 +77,8 @@ pub(super) fn off(facts: &ClusterFacts) -> Checked {
 /// The webhook's configuration is as the chart wrote it.
 fn webhook(facts: &ClusterFacts) -> Checked {
     let Some(hook) = facts.webhook.as_ref()? else {
+        // The scheduler's pods say whether the chart's values disable it.
+        facts.pods.as_ref()?;
         return problem(
             "there is no MutatingWebhookConfiguration aliquot-webhook: GPU pods go to the default scheduler unchanged",
             "the chart creates it: run helm upgrade",
@@ -115,6 +117,7 @@ fn dry_run(facts: &ClusterFacts) -> Checked {
             return problem(what, todo);
         }
     };
+    facts.pods.as_ref()?;
     let scheduler = named(pod);
     let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
     if scheduler == expected || reviewed.contains(&true) {
@@ -217,6 +220,7 @@ pub(super) fn policies(facts: &ClusterFacts) -> Checked {
 
 /// No quota limits the count of GPUs under `limits.`, where nobody counts it.
 fn quotas(facts: &ClusterFacts) -> Checked {
+    facts.pods.as_ref()?;
     let names = facts.settings().names;
     let gpu = names.of(Resource::Gpu);
     let key = format!("limits.{gpu}");

@@ -232,6 +232,23 @@ fn reports_missing_silent_or_bypassed_webhook() {
 }
 
 #[test]
+fn checks_nothing_by_flags_of_pods_that_it_cannot_read() {
+    let mut known = healthy();
+    known.pods = Err("no rights".to_owned());
+    // As the scheduler of these pods is named.
+    known.dry_run = Ok(admitted("gpus"));
+    let mut all = cluster_checks(&known);
+    known.webhook = Ok(None);
+    let without = cluster_checks(&known).into_iter();
+    all.extend(without.filter(|one| one.check == "webhook"));
+    for check in ["webhook-answers", "quotas", "device-classes", "webhook"] {
+        let found = all.iter().rfind(|one| one.check == check);
+        let found = found.map(|one| (one.grade, &*one.found));
+        assert_eq!(found, Some((UNMADE, "no rights")), "{check}");
+    }
+}
+
+#[test]
 fn names_webhook_that_does_not_answer() {
     for (webhook, todo) in [
         ("pods.aliquot.dev", "the Service aliquot-webhook"),

@@ -67,7 +67,7 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    /// How the scheduler reads pods, by the flags of its own.
+    /// How the scheduler reads pods, by the flags of its own; the flags' defaults where pods cannot be read.
     pub fn settings(&self) -> pod::Settings {
         snapshot::settings(self.pods.as_deref().unwrap_or_default())
     }
