@@ -500,7 +500,7 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
 pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
     let mut config = Config::new(url.clone());
     if url.scheme_str() == Some("https") {
-        config.accept_invalid_certs = matches!(url.host(), Some("localhost" | "127.0.0.1"));
+        config.accept_invalid_certs = is_here(url);
         if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
             let header = token_header(&token).map_err(|error| AccessError::Unreachable {
                 at: url.to_string(),
@@ -510,6 +510,11 @@ pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
         }
     }
     make(config, ANSWER)
+}
+
+/// Whether `kubectl port-forward` may listen there.
+fn is_here(url: &Uri) -> bool {
+    matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
 /// Whether the kubeconfig has what the flag `what` names.
@@ -632,6 +637,19 @@ mod tests {
         ] {
             let found = parse_timeout(text).ok();
             assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn accepts_own_certificate_on_this_machine_alone() {
+        for (url, expected) in [
+            ("https://localhost:9395", true),
+            ("https://127.0.0.1:9395", true),
+            ("https://[::1]:9395", true),
+            ("https://scheduler:9395", false),
+            ("https://[fd00::1]:9395", false),
+        ] {
+            assert_eq!(is_here(&Uri::from_static(url)), expected, "{url}");
         }
     }
 
