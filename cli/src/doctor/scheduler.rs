@@ -94,7 +94,7 @@ fn leader(facts: &ClusterFacts) -> Checked {
         return ok("a scheduler leads");
     }
     problem(
-        "no scheduler leads: no GPU pod is bound",
+        "no scheduler that answers leads: unless another one does, no GPU pod is bound",
         "read the log of the container kube-scheduler: it reports why it cannot acquire the lease aliquot-scheduler, such as missing permissions, an unreachable API server, or another kube-scheduler with this lease",
     )
 }
