@@ -66,7 +66,7 @@ impl Probe {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
-                    "name": "container-view",
+                    "name": CONTAINER,
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["kubectl-aliquot", "doctor", "container-view"],
@@ -94,6 +94,9 @@ impl Probe {
         pod
     }
 }
+
+/// The probe's own container.
+const CONTAINER: &str = "container-view";
 
 /// Why a probe pod did not succeed, by its status.
 fn why_not_ended(pod: &Pod) -> String {
@@ -147,24 +150,38 @@ async fn wait_for_end(pods: &Api<Pod>, name: &str) -> Fact<ContainerView> {
     loop {
         ticks.tick().await;
         let pod = fact(pods.get(name).await)?;
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        match phase {
-            Some("Succeeded") => break,
-            Some("Failed") => return Err(why_not_ended(&pod)),
-            _ if Instant::now() > until => {
+        match end(&pod) {
+            Some(true) => break,
+            Some(false) => return Err(why_not_ended(&pod)),
+            None if Instant::now() > until => {
                 let seconds = TIMEOUT.as_secs();
                 return Err(format!(
                     "timed out after {seconds} s: {}",
                     why_not_ended(&pod)
                 ));
             }
-            _ => {}
+            None => {}
         }
     }
-    view_in(&fact(pods.logs(name, &LogParams::default()).await)?)
+    let own = LogParams {
+        container: Some(CONTAINER.to_owned()),
+        ..LogParams::default()
+    };
+    view_in(&fact(pods.logs(name, &own).await)?)
+}
+
+/// Whether the probe has succeeded, once it has ended. The sidecar of a service mesh runs on.
+fn end(pod: &Pod) -> Option<bool> {
+    let status = pod.status.as_ref()?;
+    match status.phase.as_deref() {
+        Some("Succeeded") => return Some(true),
+        Some("Failed") => return Some(false),
+        _ => {}
+    }
+    let mut containers = status.container_statuses.iter().flatten();
+    let own = containers.find(|one| one.name == CONTAINER)?;
+    let ended = own.state.as_ref()?.terminated.as_ref()?;
+    Some(ended.exit_code == 0)
 }
 
 /// The view that the probe has printed. Its log also has what the loader says on stderr, as of a library that it

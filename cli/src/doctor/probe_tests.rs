@@ -97,6 +97,27 @@ fn tells_selinux_by_its_label_where_the_mode_is_hidden() {
 }
 
 #[test]
+fn probe_ends_beside_a_sidecar_that_runs_on() {
+    let check = |phase: &str, own: Value, expected: Option<bool>| {
+        let container = |name: &str, state: Value| {
+            json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": state})
+        };
+        let sidecar = container("proxy", json!({"running": {}}));
+        let statuses = [sidecar, container("container-view", own)];
+        let status = json!({"phase": phase, "containerStatuses": statuses});
+        let pod = serde_json::from_value(json!({"status": status})).unwrap();
+        assert_eq!(end(&pod), expected);
+    };
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    check("Running", json!({"running": {}}), None);
+    check("Running", ended(0), Some(true));
+    check("Running", ended(127), Some(false));
+    check("Succeeded", ended(0), Some(true));
+    check("Failed", json!({}), Some(false));
+}
+
+#[test]
 fn says_why_a_probe_failed() {
     let check = |status: Value, expected: &str| {
         let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
