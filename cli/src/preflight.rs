@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::flags::{FlagError, RequestFlags};
-use aliquot_k8s::pod;
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
