@@ -56,6 +56,8 @@ const NAMESPACE: &str = "aliquot-system";
 const DEFAULT_NAMESPACE: &str = "default";
 /// How the API server's proxy begins its own 503, where nothing answers.
 const PROXY_FAILED: &str = "error trying to reach service";
+/// The variable with kubectl's kubeconfigs.
+const FILES: &str = "KUBECONFIG";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -244,10 +246,22 @@ impl Access {
     }
 
     pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
-        match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
+        if let Some(path) = &self.kubeconfig {
+            return Kubeconfig::read_from(path);
         }
+        // As for kubectl, some of several files may be missing, and a context without a name is none.
+        let listed = std::env::var_os(FILES).unwrap_or_default();
+        let mut there = std::env::split_paths(&listed)
+            .filter(|path| path.exists())
+            .peekable();
+        if there.peek().is_none() {
+            return Kubeconfig::read();
+        }
+        there.try_fold(Kubeconfig::default(), |merged, path| {
+            let mut file = Kubeconfig::read_from(path)?;
+            file.current_context = file.current_context.filter(|name| !name.is_empty());
+            merged.merge(file)
+        })
     }
 
     /// The same without `--as`.

@@ -178,6 +178,16 @@ fn asks_in_namespace_of_context_or_flag() {
             "No pods with a share found in namespace team\n"
         )
     );
+    // Of several kubeconfigs, some may be missing or name no context.
+    let gone = home.path().join("gone");
+    let unnamed = home.path().join("unnamed");
+    std::fs::write(&unnamed, r#"{"kind": "Config", "current-context": ""}"#).expect("written");
+    let several = std::env::join_paths([&gone, &unnamed, &kubeconfig]).expect("a list");
+    let output = run(program(&home, "top pods").env("KUBECONFIG", several));
+    assert_eq!(
+        text(&output.stderr),
+        "No pods with a share found in namespace team\n"
+    );
     // The scheduler's address needs no kubeconfig; kubectl's namespace without one is default.
     server.requests();
     run(&mut program(&home, &explain));

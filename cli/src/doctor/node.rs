@@ -8,9 +8,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
 use super::finding::{About, Checked, Finding, note, ok, problem, warning};
-use crate::components::{
-    by_node, containers, is_ours, is_ready, name, node_name, offered, unready,
-};
+use crate::components::{by_node, containers, is_ours, is_ready, name, node_name, offered, unready};
 use crate::table::{counted, some};
 
 /// How the types of the agent's conditions begin.
