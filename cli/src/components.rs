@@ -64,9 +64,15 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.unwrap_or_default().iter().any(is_true)
 }
 
-/// Its containers that are not ready, with the reason in their status.
+/// Its containers that are not ready, with the reason in their status; why it has no node, where it has none.
 pub fn unready(pod: &Pod) -> Option<String> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_deref()?;
+    let status = pod.status.as_ref()?;
+    let Some(statuses) = &status.container_statuses else {
+        let mut conditions = status.conditions.iter().flatten();
+        let unplaced =
+            conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False");
+        return unplaced?.message.clone();
+    };
     let unready: Vec<String> = statuses
         .iter()
         .filter(|container| !container.ready)

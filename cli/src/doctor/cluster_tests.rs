@@ -172,6 +172,16 @@ fn reports_missing_single_or_leaderless_scheduler() {
     let found = &cluster_checks(&known)[0];
     let expected = "1 of 2 scheduler pods are ready; not ready: kube-scheduler (ErrImagePull)";
     assert_eq!((found.grade, &*found.found), (BAD, expected));
+    let unplaced = json!([{"type": "PodScheduled", "status": "False", "message": "0/9 nodes"}]);
+    let status = known.pods.as_mut().unwrap()[0].status.as_mut().unwrap();
+    status.conditions = serde_json::from_value(unplaced).unwrap();
+    status.container_statuses = None;
+    let found = &cluster_checks(&known)[0];
+    let expected = "1 of 2 scheduler pods are ready; not ready: 0/9 nodes";
+    assert_eq!(&*found.found, expected);
+    missing(&mut known);
+    let found = &cluster_checks(&known)[0];
+    assert!(found.todo.contains("describe replicasets -n s"), "{found:?}");
     let alone = |known: &mut ClusterFacts| {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         let pods = known.pods.as_mut().unwrap();

@@ -52,7 +52,10 @@ pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
     if concerned.is_empty() {
         let none = warning(
             "no node has an inventory or an agent of Aliquot's",
-            "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on",
+            format!(
+                "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on; where they have it, kubectl describe daemonset aliquot-device-plugin -n {} says why no agent starts, such as Pod Security",
+                facts.namespace
+            ),
         );
         found.push(about.finding("nodes", none));
     }
@@ -105,7 +108,7 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Checked {
     let Some(pod) = pods.iter().find(|pod| is_ours(pod, "device-plugin")) else {
         return problem(
             "no agent pod runs on this node: running pods continue, new GPU pods do not start",
-            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl get pods -o wide in the namespace of Aliquot",
+            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl describe daemonset aliquot-device-plugin in the namespace of Aliquot",
         );
     };
     if is_ready(pod) {

@@ -45,6 +45,14 @@ pub(super) fn replicas(
         found = format!("{found}; not ready: {why}");
     }
     match (ready, single) {
+        // As where the namespace's Pod Security or a quota refuses them.
+        _ if pods.is_empty() => problem(
+            found,
+            format!(
+                "kubectl describe replicasets -n {} says why there is none",
+                facts.namespace
+            ),
+        ),
         (0, _) => problem(found, none),
         _ if !waiting.is_empty() => problem(
             found,
