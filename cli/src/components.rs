@@ -69,8 +69,7 @@ pub fn unready(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let Some(statuses) = &status.container_statuses else {
         let mut conditions = status.conditions.iter().flatten();
-        let unplaced =
-            conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False");
+        let unplaced = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False");
         return unplaced?.message.clone();
     };
     let unready: Vec<String> = statuses

@@ -75,7 +75,9 @@ pub enum ResizeFailure {
     Refused(String),
     #[error("another resize of the pod took the place of this one: {0}")]
     Replaced(String),
-    #[error("the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again")]
+    #[error(
+        "the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again"
+    )]
     Removed,
     #[error("no answer in time, last: {0}; check that the scheduler runs")]
     NoAnswer(String),
