@@ -597,9 +597,14 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
     }
 }
 
-/// All pods, whatever tenants wrote into their managed fields.
+/// All pods.
 pub(crate) async fn all_pods(client: &Client) -> Result<Vec<Pod>, AccessError> {
-    let pods: Vec<Bare<Pod>> = all(client, "pods").await?;
+    pods_of(&Api::all(client.clone())).await
+}
+
+/// The pods of this API, whatever tenants wrote into their managed fields.
+pub(crate) async fn pods_of(api: &Api<Bare<Pod>>) -> Result<Vec<Pod>, AccessError> {
+    let pods = list(api, "pods").await?;
     Ok(pods.into_iter().map(Pod::from).collect())
 }
 
@@ -611,8 +616,7 @@ where
     list(&Api::all(client.clone()), what).await
 }
 
-/// The same of one namespace.
-pub(crate) async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
+async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
 where
     K: Clone + DeserializeOwned + fmt::Debug,
 {

@@ -19,7 +19,7 @@ use kube::Api;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Access, AccessError, all_pods, list};
+use crate::access::{Access, AccessError, all_pods, pods_of};
 use crate::agents::{MONITOR, parse_address};
 use crate::output::{Output, with_causes};
 use crate::snapshot::{ledger, settings, unreadable};
@@ -133,7 +133,7 @@ impl Top {
         };
         let pods: Vec<Pod> = match &namespace {
             None => all_pods(&client).await?,
-            Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
+            Some(one) => pods_of(&Api::namespaced(client.clone(), one)).await?,
         };
         let (_, schedulers) = self.access.schedulers(&client).await?;
         let mut pods = pods_with_allocations(&pods, &settings(&schedulers));

@@ -18,6 +18,9 @@ const CONTEXTS: [(&str, Option<&str>); 3] =
 /// The pod that is there once one is created.
 const PROBE: &str = "/pods/probe";
 
+/// The namespace with a pod whose managed fields nobody can read.
+const ODD: &str = "/namespaces/odd/";
+
 /// Answers every request with an empty list, or a pod that does not start, and keeps the requests' first lines, and
 /// for whom each was sent.
 struct ApiServer {
@@ -50,6 +53,9 @@ impl ApiServer {
                 let creates = first.starts_with("POST") && !first.contains("dryRun");
                 let body = if creates || first.contains(PROBE) {
                     r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"probe"}}"#
+                } else if first.contains(ODD) {
+                    r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[{"metadata":{
+                        "name":"p","managedFields":[{"time":"9999-12-31T23:59:59Z"}]}}]}"#
                 } else {
                     r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}"#
                 };
@@ -178,6 +184,10 @@ fn asks_in_namespace_of_context_or_flag() {
             "No pods with a share found in namespace team\n"
         )
     );
+    // Whoever may patch a pod may write such a time there.
+    let mut command = program(&home, "top pods -n odd");
+    let output = run(command.env("KUBECONFIG", &kubeconfig));
+    assert!(output.status.success(), "{output:?}");
     // Of several kubeconfigs, some may be missing or name no context.
     let gone = home.path().join("gone");
     let unnamed = home.path().join("unnamed");

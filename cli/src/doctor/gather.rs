@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -112,6 +113,10 @@ pub(super) async fn facts(
     let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
     let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &system);
     let version = client.apiserver_version().await;
+    let quotas = async {
+        let quotas: Vec<Bare<ResourceQuota>> = all(&client, "quotas").await?;
+        Ok::<_, AccessError>(quotas.into_iter().map(ResourceQuota::from).collect())
+    };
     Ok(ClusterFacts {
         namespace: system,
         trial_namespace: namespace.to_owned(),
@@ -119,7 +124,7 @@ pub(super) async fn facts(
         webhook: fact(webhook.get_opt(WEBHOOK).await),
         dry_run: dry_run(&client, namespace, &pods).await,
         mutators: mutators(&client).await,
-        quotas: fact(all(&client, "quotas").await),
+        quotas: fact(quotas.await),
         device_classes: device_classes(&client).await,
         exempt: exempt_namespaces(&client).await,
         network_policies: fact(policies.list(&ListParams::default()).await)
