@@ -69,8 +69,9 @@ pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
         );
         found.push(about.finding("nodes", theirs));
     }
+    let has_monitors = by_node.values().flatten().any(|pod| is_ours(pod, "monitor"));
     let of_nodes = concerned.into_iter();
-    found.extend(of_nodes.flat_map(|node| node_checks(facts, node, on(node))));
+    found.extend(of_nodes.flat_map(|node| node_checks(facts, node, on(node), has_monitors)));
     found
 }
 
@@ -79,7 +80,12 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     annotations.get(key).map(String::as_str)
 }
 
-fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Vec<Finding> {
+fn node_checks(
+    facts: &ClusterFacts,
+    node: &Node,
+    pods: &[&Pod],
+    has_monitors: bool,
+) -> Vec<Finding> {
     let about = About(node_name(node).to_owned());
     let pods = pods.iter().copied();
     let pods: Vec<&Pod> = pods.filter(|pod| !pod::is_finished(pod)).collect();
@@ -91,7 +97,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Vec<Finding>
     found.extend(conditions.map(|checked| about.finding("conditions", checked)));
     // These have no result on a node without what they check.
     let optional = [
-        ("monitor", monitor(&pods)),
+        ("monitor", monitor(&pods, has_monitors)),
         ("unmanaged-memory", unmanaged(node)),
         ("mps-supervisor", mps_supervisor(&pods)),
         ("ended-shares", ended_shares(&pods)),
@@ -122,9 +128,17 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Checked {
     )
 }
 
-/// The monitor's pod is ready, where there is one.
-fn monitor(pods: &[&Pod]) -> Option<Checked> {
-    let pod: &Pod = pods.iter().find(|pod| is_ours(pod, "monitor"))?;
+/// The monitor's pod is ready. The chart runs one beside each agent, or none at all.
+fn monitor(pods: &[&Pod], has_monitors: bool) -> Option<Checked> {
+    let Some(pod) = pods.iter().find(|pod| is_ours(pod, "monitor")) else {
+        let is_missing = has_monitors && pods.iter().any(|pod| is_ours(pod, "device-plugin"));
+        return is_missing.then(|| {
+            problem(
+                "no monitor pod runs on this node: nobody measures what its pods use, and what gets around the library is not seen",
+                "kubectl describe daemonset aliquot-monitor in the namespace of Aliquot",
+            )
+        });
+    };
     if is_ready(pod) {
         return Some(ok(format!("pod {} is ready", name(pod))));
     }

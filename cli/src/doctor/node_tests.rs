@@ -192,6 +192,16 @@ fn reports_missing_agent_missing_inventory_and_no_answer() {
 }
 
 #[test]
+fn reports_missing_monitor_where_other_nodes_have_one() {
+    let mut elsewhere = pod("monitor", "aliquot/aliquot:1");
+    let labels = elsewhere.metadata.labels.get_or_insert_default();
+    labels.insert(COMPONENT.to_owned(), "monitor".to_owned());
+    elsewhere.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
+    let known = known(node(|_| ()), vec![agent(), elsewhere]);
+    check(&known, &[("monitor", Grade::Problem)]);
+}
+
+#[test]
 fn node_that_another_plugin_serves_is_no_problem() {
     let theirs = || -> Node {
         let status = json!({"allocatable": {"nvidia.com/gpu": "8"}});
