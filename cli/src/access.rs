@@ -25,8 +25,9 @@ use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 
-use crate::components::name;
+use crate::components::{distrust_others, is_ready, name};
 use crate::metrics;
+use crate::output::with_causes;
 
 /// Longest wait for a connection, and for an answer unless the user says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -55,6 +56,8 @@ const NAMESPACE: &str = "aliquot-system";
 const DEFAULT_NAMESPACE: &str = "default";
 /// How the API server's proxy begins its own 503, where nothing answers.
 const PROXY_FAILED: &str = "error trying to reach service";
+/// The variable with kubectl's kubeconfigs.
+const FILES: &str = "KUBECONFIG";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -124,7 +127,7 @@ pub enum AccessError {
     InPod(#[from] InClusterError),
     #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
-    #[error("cannot list {what}: {source}")]
+    #[error("cannot list {what}")]
     List {
         what: &'static str,
         source: kube::Error,
@@ -190,7 +193,7 @@ impl Access {
                 kube::Error::Api(status) if status.code == 403 => AccessError::TokenForbidden {
                     namespace: namespace.to_owned(),
                 },
-                error => refused(error.to_string()),
+                error => refused(with_causes(&error)),
             })?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let mut config = self.config().await?;
@@ -243,10 +246,22 @@ impl Access {
     }
 
     pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
-        match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
+        if let Some(path) = &self.kubeconfig {
+            return Kubeconfig::read_from(path);
         }
+        // As for kubectl, some of several files may be missing, and a context without a name is none.
+        let listed = std::env::var_os(FILES).unwrap_or_default();
+        let mut there = std::env::split_paths(&listed)
+            .filter(|path| path.exists())
+            .peekable();
+        if there.peek().is_none() {
+            return Kubeconfig::read();
+        }
+        there.try_fold(Kubeconfig::default(), |merged, path| {
+            let mut file = Kubeconfig::read_from(path)?;
+            file.current_context = file.current_context.filter(|name| !name.is_empty());
+            merged.merge(file)
+        })
     }
 
     /// The same without `--as`.
@@ -329,7 +344,7 @@ impl Access {
         let mut answer = Err(AccessError::NoScheduler {
             namespace: namespace.clone(),
         });
-        let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
+        let pods = to_ask(&pods);
         let port = self.scheduler_port;
         let routes = match self.routes(&client, &namespace, &pods, port).await {
             // The scheduler lets whoever may get a pod read why it waits.
@@ -395,9 +410,19 @@ impl Access {
         Ok((namespace.to_owned(), found.items))
     }
 
+    /// The namespace of Aliquot's parts.
+    pub(crate) async fn system_namespace(&self, client: &Client) -> String {
+        match self.schedulers(client).await {
+            Ok((namespace, _)) => namespace,
+            Err(_) => self.usual_namespace().to_owned(),
+        }
+    }
+
     pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
         let client = self.client().await?;
-        Ok((all(&client, "nodes").await?, all_pods(&client).await?))
+        let (nodes, mut pods) = (all(&client, "nodes").await?, all_pods(&client).await?);
+        distrust_others(&mut pods, &self.system_namespace(&client).await);
+        Ok((nodes, pods))
     }
 }
 
@@ -428,6 +453,15 @@ impl PodRoute {
             path: String::new(),
         })
     }
+}
+
+/// The pods that have not ended, first those that are ready: one on a node that is gone answers nothing for as long
+/// as a request may take.
+fn to_ask(pods: &[Pod]) -> Vec<&Pod> {
+    let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
+    let mut alive: Vec<&Pod> = alive.collect();
+    alive.sort_by_key(|pod| !is_ready(pod));
+    alive
 }
 
 /// Whether a pod serves this port with TLS: its readiness probe says so.
@@ -480,7 +514,7 @@ async fn own_token(config: &Config) -> Result<Option<(HeaderName, HeaderValue)>,
 pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
     let mut config = Config::new(url.clone());
     if url.scheme_str() == Some("https") {
-        config.accept_invalid_certs = matches!(url.host(), Some("localhost" | "127.0.0.1"));
+        config.accept_invalid_certs = is_here(url);
         if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
             let header = token_header(&token).map_err(|error| AccessError::Unreachable {
                 at: url.to_string(),
@@ -490,6 +524,11 @@ pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
         }
     }
     make(config, ANSWER)
+}
+
+/// Whether `kubectl port-forward` may listen there.
+fn is_here(url: &Uri) -> bool {
+    matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
 /// Whether the kubeconfig has what the flag `what` names.
@@ -554,13 +593,18 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
             })
         }
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
-        Err(error) => Err(unreachable(error.to_string())),
+        Err(error) => Err(unreachable(with_causes(&error))),
     }
 }
 
-/// All pods, whatever tenants wrote into their managed fields.
+/// All pods.
 pub(crate) async fn all_pods(client: &Client) -> Result<Vec<Pod>, AccessError> {
-    let pods: Vec<Bare<Pod>> = all(client, "pods").await?;
+    pods_of(&Api::all(client.clone())).await
+}
+
+/// The pods of this API, whatever tenants wrote into their managed fields.
+pub(crate) async fn pods_of(api: &Api<Bare<Pod>>) -> Result<Vec<Pod>, AccessError> {
+    let pods = list(api, "pods").await?;
     Ok(pods.into_iter().map(Pod::from).collect())
 }
 
@@ -572,8 +616,7 @@ where
     list(&Api::all(client.clone()), what).await
 }
 
-/// The same of one namespace.
-pub(crate) async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
+async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
 where
     K: Clone + DeserializeOwned + fmt::Debug,
 {
@@ -615,6 +658,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn accepts_own_certificate_on_this_machine_alone() {
+        for (url, expected) in [
+            ("https://localhost:9395", true),
+            ("https://127.0.0.1:9395", true),
+            ("https://[::1]:9395", true),
+            ("https://scheduler:9395", false),
+            ("https://[fd00::1]:9395", false),
+        ] {
+            assert_eq!(is_here(&Uri::from_static(url)), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn says_why_the_api_server_did_not_list() {
+        #[derive(Debug, Error)]
+        #[error("client error (Connect)")]
+        struct Connect(#[source] std::io::Error);
+        let check = |source: kube::Error, expected: &str| {
+            let what = "pods";
+            assert_eq!(with_causes(&AccessError::List { what, source }), expected);
+        };
+        let status = json!({"message": "pods is forbidden", "reason": "Forbidden", "code": 403});
+        let status = serde_json::from_value(status).expect("a status");
+        check(
+            kube::Error::Api(Box::new(status)),
+            "cannot list pods: pods is forbidden",
+        );
+        let refused = Connect(ErrorKind::ConnectionRefused.into());
+        check(
+            kube::Error::Service(refused.into()),
+            "cannot list pods: ServiceError: client error (Connect): connection refused",
+        );
+    }
+
     #[tokio::test]
     async fn reads_token_of_user_from_file() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -625,6 +703,23 @@ mod tests {
         let (name, value) = own_token(&config).await.expect("read").expect("a token");
         assert_eq!((name, &value), (TOKEN_HEADER, &"secret".parse().unwrap()));
         assert!(value.is_sensitive());
+    }
+
+    #[test]
+    fn asks_scheduler_on_a_node_that_is_gone_last() {
+        let pod = |name: &str, phase: &str, ready: &str| -> Pod {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            let status = json!({"phase": phase, "conditions": conditions});
+            serde_json::from_value(json!({"metadata": {"name": name}, "status": status}))
+                .expect("a pod")
+        };
+        let pods = [
+            pod("gone", "Running", "False"),
+            pod("ended", "Failed", "False"),
+            pod("well", "Running", "True"),
+        ];
+        let names: Vec<&str> = to_ask(&pods).into_iter().map(name).collect();
+        assert_eq!(names, ["well", "gone"]);
     }
 
     #[test]

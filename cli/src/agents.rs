@@ -1,6 +1,7 @@
 //! What the parts on nodes answer, their agents and monitors: through the API server's proxy, or at URLs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::NodeName;
@@ -9,11 +10,13 @@ use http::Uri;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access::{Access, AccessError, PodRoute, get};
 use crate::components::{COMPONENT, PART};
+use crate::output::with_causes;
 
 /// Nodes asked at once.
 const AT_ONCE: usize = 16;
@@ -54,6 +57,22 @@ pub(crate) fn parse_address(text: &str) -> Result<(NodeName, Uri), String> {
     Ok((node.into(), url))
 }
 
+/// What these return, [`AT_ONCE`] of them at a time: a node that is gone delays none but itself.
+async fn all_of<T: Send + 'static>(
+    asked: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let mut answers = JoinSet::new();
+    for one in asked {
+        let permits = Arc::clone(&permits);
+        answers.spawn(async move {
+            let _permit = permits.acquire().await;
+            one.await
+        });
+    }
+    answers.join_all().await
+}
+
 impl NodePart {
     /// The labels that the chart gives its pods.
     fn labels(&self) -> String {
@@ -71,22 +90,17 @@ impl NodePart {
         let mut found = Answers::default();
         let routes = self.routes(access, addresses, nodes, &mut found.missing);
         let (routes, who) = (routes.await, self.who);
-        for some in routes.chunks(AT_ONCE) {
-            let mut answers = JoinSet::new();
-            for (node, route) in some.iter().cloned() {
-                answers.spawn(async move {
-                    let at = format!("{who} of {node}");
-                    let path = format!("{}{path}", route.path);
-                    let text = timeout(ANSWER, get(&route.client, &at, &path)).await;
-                    (node, text)
-                });
-            }
-            for (node, text) in answers.join_all().await {
-                match text {
-                    Ok(Ok(text)) => found.texts.push((node, text)),
-                    Ok(Err(error)) => drop(found.missing.insert(node, error.to_string())),
-                    Err(_) => drop(found.missing.insert(node, format!("{who} does not answer"))),
-                }
+        let answers = routes.into_iter().map(|(node, route)| async move {
+            let at = format!("{who} of {node}");
+            let path = format!("{}{path}", route.path);
+            let text = timeout(ANSWER, get(&route.client, &at, &path)).await;
+            (node, text)
+        });
+        for (node, text) in all_of(answers).await {
+            match text {
+                Ok(Ok(text)) => found.texts.push((node, text)),
+                Ok(Err(error)) => drop(found.missing.insert(node, with_causes(&error))),
+                Err(_) => drop(found.missing.insert(node, format!("{who} does not answer"))),
             }
         }
         found
@@ -106,7 +120,7 @@ impl NodePart {
             others.remove(node);
             match PodRoute::at(url) {
                 Ok(route) => routes.push((node.clone(), route)),
-                Err(error) => drop(missing.insert(node.clone(), error.to_string())),
+                Err(error) => drop(missing.insert(node.clone(), with_causes(&error))),
             }
         }
         if others.is_empty() {
@@ -121,7 +135,7 @@ impl NodePart {
                 let labels = self.labels();
                 format!("no running pod on the node has the labels {labels}")
             }
-            Err(error) => error.to_string(),
+            Err(error) => with_causes(&error),
         };
         missing.extend(others.into_iter().map(|node| (node, why.clone())));
         routes
@@ -150,5 +164,24 @@ impl NodePart {
             .unzip();
         let routes = access.routes(&client, &namespace, &pods, self.port);
         Ok(names.into_iter().zip(routes.await?).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn node_that_is_gone_delays_no_other() {
+        let begin = Instant::now();
+        let nodes = (0..AT_ONCE * AT_ONCE).map(|node| async move {
+            if node % AT_ONCE == 0 {
+                sleep(ANSWER).await;
+            }
+        });
+        all_of(nodes).await;
+        assert!(begin.elapsed() < 2 * ANSWER, "{:?}", begin.elapsed());
     }
 }

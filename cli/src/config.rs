@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::access::{Access, AccessError};
 use crate::input::{InputError, text};
+use crate::output::with_causes;
 use crate::table::counted;
 
 /// The subcommands of `config`.
@@ -83,11 +84,8 @@ pub enum ConfigError {
     Json(#[from] serde_saphyr::Error),
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error("cannot get node {node}: {source}")]
-    Node {
-        node: String,
-        source: Box<kube::Error>,
-    },
+    #[error("cannot get node {node}: {why}")]
+    Node { node: String, why: String },
     #[error("node {node} has no annotation {INVENTORY}; check that Aliquot's agent runs on it")]
     NoInventory { node: String },
     #[error("annotation {INVENTORY} of node {node} cannot be read: {why}")]
@@ -171,9 +169,9 @@ impl Show {
     pub async fn run(&self) -> Result<String, ConfigError> {
         let api: Api<Node> = Api::all(self.access.client().await?);
         let node = self.node.clone();
-        let found = api.get(&node).await.map_err(|source| ConfigError::Node {
+        let found = api.get(&node).await.map_err(|error| ConfigError::Node {
             node: node.clone(),
-            source: Box::new(source),
+            why: with_causes(&error),
         })?;
         self.output.text(effective(&found, &node)?)
     }

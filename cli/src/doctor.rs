@@ -118,8 +118,8 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
     let mut found = scheduler::checks(facts, &about);
     found.extend(admission::checks(facts, &about));
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let device_classes = device_class::check(&facts.device_classes, pods);
+    let pods = facts.pods.as_deref().map_err(Clone::clone);
+    let device_classes = pods.and_then(|pods| device_class::check(&facts.device_classes, pods));
     found.push(about.finding("device-classes", device_classes));
     let form = request_form::check(facts);
     found.extend(form.map(|checked| about.finding("request-form", checked)));

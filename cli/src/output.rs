@@ -60,13 +60,29 @@ fn printable(text: String) -> String {
     printable
 }
 
-/// An error with its causes in one line, each once: many texts contain that of their cause.
+/// What a command prints of an error.
 pub fn message(error: &anyhow::Error) -> String {
+    printable(with_causes(&**error))
+}
+
+/// An error with its causes in one line, each once: many texts contain that of their cause. An answer of the API
+/// server is its message.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in anyhow::Chain::new(error) {
+        let answer = match cause.downcast_ref::<kube::Error>() {
+            Some(kube::Error::Api(status)) => Some(status.message.clone()),
+            _ => None,
+        };
+        let answer = answer.filter(|message| !message.is_empty());
+        let is_last = answer.is_some();
+        let cause = answer.unwrap_or_else(|| cause.to_string());
         if !text.contains(&cause) {
             let between = if text.is_empty() { "" } else { ": " };
             text.extend([between, &cause]);
+        }
+        if is_last {
+            break;
         }
     }
     text

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::flags::{FlagError, RequestFlags};
-use aliquot_k8s::pod;
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
@@ -20,12 +19,12 @@ use kube::api::DynamicObject;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError, all};
-use crate::components::{node_name, offered};
+use crate::components::{by_node, node_name, offered};
 use crate::doctor::facts::minor;
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Checked, Finding, Report, note, ok, problem, warning};
 use crate::doctor::{device_class, gather as installation};
-use crate::output::Output;
+use crate::output::{Output, with_causes};
 use crate::table::some;
 use gather::{Missing, Workload, workloads};
 use other_plugins::{HAMI, other_plugins, plugins};
@@ -129,7 +128,7 @@ pub async fn facts(access: &Access, only: Option<String>) -> Result<PreFacts, Ac
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let (workloads, unlisted) = match workloads(&client).await {
         Ok((found, missing)) => (Ok(found), missing),
-        Err(error) => (Err(error.to_string()), Vec::new()),
+        Err(error) => (Err(with_causes(&error)), Vec::new()),
     };
     let version = client.apiserver_version().await;
     Ok(PreFacts {
@@ -360,17 +359,18 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
     let check = "gpu-owner";
     let mut found = Vec::new();
     let mut others: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+    let by_node = by_node(pods.iter().copied());
     for node in nodes.iter().copied() {
-        let on = |pod: &&&Pod| pod::node(pod).is_some_and(|on| on.as_str() == node_name(node));
-        let here: Vec<&Pod> = pods.iter().filter(on).copied().collect();
+        let here = by_node.get(node_name(node));
+        let here = here.map(Vec::as_slice).unwrap_or_default();
         let about = About(node_name(node).to_owned());
         let annotations = node.metadata.annotations.as_ref();
         let has_inventory = annotations.is_some_and(|all| all.contains_key(INVENTORY));
-        let known = plugins(&here).next();
+        let known = plugins(here).next();
         let offered = offered(node).collect::<Vec<_>>().join(", ");
         let hidden = format!("a plugin that has no known pod and offers {offered}");
         match known {
-            Some(_) if is_ours(node) => found.extend(other_plugins(&here, &about)),
+            Some(_) if is_ours(node) => found.extend(other_plugins(here, &about)),
             Some((who, _)) => others.entry(who.to_owned()).or_default().push(node),
             None if has_inventory || offered.is_empty() => {}
             None if is_ours(node) => {

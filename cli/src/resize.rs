@@ -18,6 +18,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
+use crate::output::with_causes;
 use crate::target::parse_pod;
 
 /// Interval of reading how far it is.
@@ -60,7 +61,7 @@ pub struct Resize {
 pub enum ResizeFailure {
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error("cannot resize pod {pod}: {source}")]
+    #[error("cannot resize pod {pod}")]
     Api { pod: String, source: kube::Error },
     #[error(
         "pod {0} has no share of a GPU; expected: a running pod with the annotation {ALLOCATION}"
@@ -74,6 +75,10 @@ pub enum ResizeFailure {
     Refused(String),
     #[error("another resize of the pod took the place of this one: {0}")]
     Replaced(String),
+    #[error(
+        "the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again"
+    )]
+    Removed,
     #[error("no answer in time, last: {0}; check that the scheduler runs")]
     NoAnswer(String),
 }
@@ -112,7 +117,14 @@ impl Resize {
             let mut ticks = tokio::time::interval(INTERVAL);
             loop {
                 ticks.tick().await;
-                let found = pods.get(name).await.map_err(failed)?;
+                let found = match pods.get(name).await {
+                    Ok(found) => found,
+                    Err(error) if is_final(&error) => return Err(failed(error)),
+                    Err(error) => {
+                        shown = with_causes(&error);
+                        continue;
+                    }
+                };
                 if let Some(outcome) = outcome(&found, &text, &mut shown) {
                     return outcome;
                 }
@@ -152,9 +164,16 @@ impl Resize {
     }
 }
 
+/// Whether the API server would answer so again, as for a pod that is gone.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code < 429)
+}
+
 /// How a resize by this text has ended; `None` while it has not, and then `shown` says why.
 fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), ResizeFailure>> {
-    let now = pod::annotation(found, RESIZE).unwrap_or_default();
+    let Some(now) = pod::annotation(found, RESIZE) else {
+        return Some(Err(ResizeFailure::Removed));
+    };
     if now != text {
         return Some(Err(ResizeFailure::Replaced(now.to_owned())));
     }
@@ -233,6 +252,19 @@ mod tests {
     }
 
     #[test]
+    fn waits_on_where_the_api_server_is_busy_or_away() {
+        let answered = |code: u16| {
+            let status = json!({"status": "Failure", "message": "", "reason": "", "code": code});
+            kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        for (code, expected) in [(403, true), (404, true), (429, false), (503, false)] {
+            assert_eq!(is_final(&answered(code)), expected, "{code}");
+        }
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(!is_final(&kube::Error::Service(reset.into())));
+    }
+
+    #[test]
     fn waits_for_answer_to_own_request() {
         let check = |annotations: serde_json::Value, expected: Option<&str>| {
             let found = json!({"metadata": {"annotations": annotations}});
@@ -257,6 +289,8 @@ mod tests {
             let older = json!({RESIZE: "a:gpumem=1", RESIZE_STATUS: status(state, "a:gpumem=2")});
             check(older, None);
         }
+        let removed = "the pod has no annotation aliquot.dev/resize any more: it was removed, or the pod was created again";
+        check(json!({}), Some(removed));
         check(
             json!({RESIZE: "a:gpumem=2"}),
             Some("another resize of the pod took the place of this one: a:gpumem=2"),

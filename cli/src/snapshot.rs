@@ -1,6 +1,6 @@
 //! What the nodes and pods of a cluster say without its scheduler.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
@@ -79,14 +79,18 @@ pub(crate) fn scheduler(pods: &[Pod]) -> Result<(pod::Settings, Policies), Sched
     Ok((flags.request.settings()?, policies))
 }
 
-/// The pods whose unreadable allocation makes this node full, as `namespace/name`.
-pub(crate) fn unreadable(ledger: &Ledger, node: &NodeName, pods: &[Pod]) -> Vec<String> {
-    let here = ledger.unreadable().filter(|(_, entry)| entry.node == *node);
-    let uids: BTreeSet<_> = here.map(|(uid, _)| uid).collect();
-    let named = pods.iter().filter(|one| uids.contains(&pod::uid(one)));
-    named
-        .map(|one| format!("{}/{}", pod::namespace(one), name(one)))
-        .collect()
+/// The pods whose unreadable allocation makes their node full, as `namespace/name`, by node.
+pub(crate) fn unreadable(ledger: &Ledger, pods: &[Pod]) -> BTreeMap<NodeName, Vec<String>> {
+    let entries = ledger.unreadable();
+    let nodes: BTreeMap<_, _> = entries.map(|(uid, entry)| (uid, &entry.node)).collect();
+    let mut found: BTreeMap<NodeName, Vec<String>> = BTreeMap::new();
+    for one in pods {
+        if let Some(&node) = nodes.get(&pod::uid(one)) {
+            let full_name = format!("{}/{}", pod::namespace(one), name(one));
+            found.entry(node.clone()).or_default().push(full_name);
+        }
+    }
+    found
 }
 
 /// The variable by which a container asks for no limits.

@@ -75,6 +75,17 @@ fn top_names_pod_with_unreadable_allocation() {
 }
 
 #[test]
+fn top_computes_with_the_schedulers_default_cores() {
+    let labels = json!({"app.kubernetes.io/part-of": "aliquot",
+        "app.kubernetes.io/component": "scheduler"});
+    let spec = json!({"containers": [{"name": "s", "args": ["--default-cores=20"]}]});
+    let scheduler = json!({"metadata": {"labels": labels}, "spec": spec});
+    let top = top_of(&cluster(), &[serde_json::from_value(scheduler).unwrap()]);
+    let wide = tables::gpus(&top, &Usage::default(), SortBy::Name, true);
+    assert!(wide.contains("WITH 20 CORES"), "{wide}");
+}
+
+#[test]
 fn top_names_gpus_with_memory_that_no_share_has() {
     let check = |field: &str, value: Value, line: &str| {
         let mut node = node("n1", "ok");

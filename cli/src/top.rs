@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::measured::Used;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
-use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
+use aliquot_core::{GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
 use anyhow::Result;
@@ -19,9 +19,9 @@ use kube::Api;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Access, AccessError, all_pods, list};
+use crate::access::{Access, AccessError, all_pods, pods_of};
 use crate::agents::{MONITOR, parse_address};
-use crate::output::Output;
+use crate::output::{Output, with_causes};
 use crate::snapshot::{ledger, settings, unreadable};
 use crate::usage::Usage;
 
@@ -133,7 +133,7 @@ impl Top {
         };
         let pods: Vec<Pod> = match &namespace {
             None => all_pods(&client).await?,
-            Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
+            Some(one) => pods_of(&Api::namespaced(client.clone(), one)).await?,
         };
         let (_, schedulers) = self.access.schedulers(&client).await?;
         let mut pods = pods_with_allocations(&pods, &settings(&schedulers));
@@ -166,8 +166,9 @@ impl Top {
             Ok(answer) => Ok(answer),
             Err(error) if self.access.scheduler.is_some() => Err(error),
             Err(error) => {
+                // Also where nodes and pods cannot be read either: then this is what to mend.
+                note(&with_causes(&error));
                 let (nodes, pods) = self.access.snapshot().await?;
-                note(&error.to_string());
                 note(
                     "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
                 );
@@ -188,12 +189,14 @@ impl Top {
 
 /// All nodes, by inventories and allocations; pods that are being bound are missing.
 pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
-    let ledger = ledger(nodes, pods, &settings(pods));
-    let default_cores = Defaults::default().cores;
+    let settings = settings(pods);
+    let ledger = ledger(nodes, pods, &settings);
+    let default_cores = settings.defaults.cores;
+    let unreadable = unreadable(&ledger, pods);
     let states = ledger.cluster().iter();
     let lines = states.filter_map(|(_, name, node)| {
         let mut top = NodeTop::new(name, node, default_cores)?;
-        top.unreadable = unreadable(&ledger, name, pods);
+        top.unreadable = unreadable.get(name).cloned().unwrap_or_default();
         Some(top)
     });
     let mut nodes: Vec<_> = lines.collect();
@@ -311,7 +314,8 @@ pub fn add_usage(pods: &mut [PodTop], usage: &Usage, devices: &Devices) {
     for pod in pods {
         let gpus = pod.gpus.iter().flat_map(BTreeMap::keys);
         let used = gpus.filter_map(|gpu| {
-            let used = usage.of_pod(&pod.namespace, &pod.name, devices.uuid(gpu))?;
+            let name = (&*pod.namespace, &*pod.name);
+            let used = usage.of_pod(&pod.node, name, devices.uuid(gpu))?;
             Some((gpu.clone(), used))
         });
         pod.usage = used.collect();

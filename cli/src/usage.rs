@@ -13,7 +13,7 @@ use crate::table::some;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Those whose monitor answered.
+    /// Those whose monitor answered, by name.
     pub nodes: Vec<NodeUsage>,
     /// Why a node is missing.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -28,34 +28,48 @@ impl Usage {
         };
         for (node, text) in answers.texts {
             match serde_json::from_str(&text) {
-                Ok(read) => usage.nodes.push(read),
+                Ok(read) => usage.nodes.push(NodeUsage { node, ..read }),
                 Err(error) => {
                     let why = format!("/usage of the monitor: {error}");
                     usage.missing.insert(node, why);
                 }
             }
         }
+        usage.nodes.sort_by(|a, b| a.node.cmp(&b.node));
         usage
     }
 
-    /// A GPU or a MIG instance, where it was measured.
-    pub(crate) fn gpu(&self, gpu: &GpuUuid) -> Option<&GpuUsage> {
-        let mut gpus = self.nodes.iter().flat_map(|node| &node.gpus);
+    fn of_node(&self, node: &NodeName) -> Option<&NodeUsage> {
+        let at = self.nodes.binary_search_by(|one| one.node.cmp(node));
+        self.nodes.get(at.ok()?)
+    }
+
+    /// A GPU or a MIG instance of this node, where it was measured.
+    pub(crate) fn gpu(&self, node: &NodeName, gpu: &GpuUuid) -> Option<&GpuUsage> {
+        let mut gpus = self.of_node(node)?.gpus.iter();
         gpus.find(|one| one.gpu == *gpu)
     }
 
+    /// The shares of these devices of this node.
     pub(crate) fn on<'a>(
         &'a self,
-        devices: &'a BTreeSet<&GpuUuid>,
-    ) -> impl Iterator<Item = &'a ShareUsage> {
-        let shares = self.nodes.iter().flat_map(|node| &node.shares);
+        node: &NodeName,
+        devices: &'a BTreeSet<&'a GpuUuid>,
+    ) -> impl Iterator<Item = &'a ShareUsage> + use<'a> {
+        let node = self.of_node(node).into_iter();
+        let shares = node.flat_map(|node| &node.shares);
         shares.filter(move |share| devices.contains(&share.name.device))
     }
 
-    pub(crate) fn of_pod(&self, namespace: &str, pod: &str, device: &GpuUuid) -> Option<Used> {
+    pub(crate) fn of_pod(
+        &self,
+        node: &NodeName,
+        (namespace, pod): (&str, &str),
+        device: &GpuUuid,
+    ) -> Option<Used> {
         let devices = [device].into();
         let own = self
-            .on(&devices)
+            .on(node, &devices)
             .filter(|share| (&*share.name.namespace, &*share.name.pod) == (namespace, pod));
         own.map(|share| share.used).reduce(Used::plus)
     }
@@ -78,6 +92,9 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_core::Mib;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -88,6 +105,24 @@ mod tests {
         });
         let note = "what is used is unknown on n1: expected ident at line 1 column 2\n";
         assert_eq!(usage.notes(), note);
+    }
+
+    #[test]
+    fn finds_what_a_node_measures_whichever_answers_first() {
+        let answer = |node: &str, memory: u64| {
+            let gpu = json!({"gpu": format!("GPU-{node}"), "memory": memory});
+            let answer = json!({"node": node, "taken_at": 1, "gpus": [gpu], "shares": []});
+            (node.into(), answer.to_string())
+        };
+        let usage = Usage::read(Answers {
+            texts: vec![answer("n2", 2), answer("n1", 1)],
+            missing: BTreeMap::new(),
+        });
+        for (node, memory) in [("n1", 1), ("n2", 2)] {
+            let gpu = format!("GPU-{node}").as_str().into();
+            let found = usage.gpu(&node.into(), &gpu);
+            assert_eq!(found.and_then(|gpu| gpu.memory), Some(Mib(memory)), "{node}");
+        }
     }
 
     #[test]

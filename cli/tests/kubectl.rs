@@ -1,10 +1,11 @@
 //! `kubectl-aliquot` as a process: which namespace it asks for, as kubectl would, and its exit codes.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use aliquot_cli::complete::NAME;
 use serde_json::json;
@@ -14,7 +15,14 @@ use tempfile::TempDir;
 const CONTEXTS: [(&str, Option<&str>); 3] =
     [("team", Some("team")), ("plain", None), ("empty", Some(""))];
 
-/// Answers every request with an empty list, and keeps the requests' first lines, and for whom each was sent.
+/// The pod that is there once one is created.
+const PROBE: &str = "/pods/probe";
+
+/// The namespace with a pod whose managed fields nobody can read.
+const ODD: &str = "/namespaces/odd/";
+
+/// Answers every request with an empty list, or a pod that does not start, and keeps the requests' first lines, and
+/// for whom each was sent.
 struct ApiServer {
     address: SocketAddr,
     requests: Receiver<String>,
@@ -28,18 +36,33 @@ impl ApiServer {
         std::thread::spawn(move || {
             for connection in listener.incoming() {
                 let mut connection = connection.expect("a connection");
-                let mut lines = BufReader::new(&connection).lines().map_while(Result::ok);
+                let mut reader = BufReader::new(&connection);
+                let mut lines = reader.by_ref().lines().map_while(Result::ok);
                 let mut first = lines.next().unwrap_or_default();
+                let mut length = 0;
                 for line in lines.take_while(|line| !line.is_empty()) {
                     if let Some(user) = line.strip_prefix("impersonate-user: ") {
                         first = format!("{first} as {user}");
                     }
+                    if let Some(number) = line.strip_prefix("content-length: ") {
+                        length = number.parse().expect("a number");
+                    }
                 }
+                // A connection that ends with unread data is reset.
+                let _ = std::io::copy(&mut reader.take(length), &mut std::io::sink());
+                let creates = first.starts_with("POST") && !first.contains("dryRun");
+                let body = if creates || first.contains(PROBE) {
+                    r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"probe"}}"#
+                } else if first.contains(ODD) {
+                    r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[{"metadata":{
+                        "name":"p","managedFields":[{"time":"9999-12-31T23:59:59Z"}]}}]}"#
+                } else {
+                    r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}"#
+                };
                 if seen.send(first).is_err() {
                     // The test is over.
                     return;
                 }
-                let body = r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}"#;
                 let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
                 let length = body.len();
                 let answer = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
@@ -161,6 +184,20 @@ fn asks_in_namespace_of_context_or_flag() {
             "No pods with a share found in namespace team\n"
         )
     );
+    // Whoever may patch a pod may write such a time there.
+    let mut command = program(&home, "top pods -n odd");
+    let output = run(command.env("KUBECONFIG", &kubeconfig));
+    assert!(output.status.success(), "{output:?}");
+    // Of several kubeconfigs, some may be missing or name no context.
+    let gone = home.path().join("gone");
+    let unnamed = home.path().join("unnamed");
+    std::fs::write(&unnamed, r#"{"kind": "Config", "current-context": ""}"#).expect("written");
+    let several = std::env::join_paths([&gone, &unnamed, &kubeconfig]).expect("a list");
+    let output = run(program(&home, "top pods").env("KUBECONFIG", several));
+    assert_eq!(
+        text(&output.stderr),
+        "No pods with a share found in namespace team\n"
+    );
     // The scheduler's address needs no kubeconfig; kubectl's namespace without one is default.
     server.requests();
     run(&mut program(&home, &explain));
@@ -281,6 +318,34 @@ fn exits_with_1_where_anything_is_found_or_nothing_is_checked() {
     let nothing = "Error: nothing could be checked";
     check(&silent, "doctor", 1, "0 problems, 0 warnings, ", nothing);
     check(&silent, before, 1, "0 problems, 0 warnings, ", nothing);
+    let unread = "cannot list the scheduler's pods: ";
+    check(&silent, "top", 1, "", unread);
+}
+
+#[test]
+fn ctrl_c_leaves_no_probe_pod() {
+    let home = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start();
+    let kubeconfig = server.kubeconfig(home.path());
+    let mut command = program(&home, "doctor node n --probe-image i");
+    command.env("KUBECONFIG", &kubeconfig).stdout(Stdio::piped());
+    let child = command.spawn().expect("started");
+    let mut seen: Vec<String> = Vec::new();
+    while !seen.iter().any(|line| line.contains(PROBE)) {
+        let next = server.requests.recv_timeout(Duration::from_secs(60));
+        seen.push(next.unwrap_or_else(|error| panic!("{error} after {seen:#?}")));
+    }
+    let mut kill = Command::new("kill");
+    kill.args(["-INT", &child.id().to_string()]);
+    assert!(run(&mut kill).status.success());
+    let output = child.wait_with_output().expect("ended");
+    seen.extend(server.requests());
+    for namespace in ["team", "aliquot-system"] {
+        let deletes = format!("DELETE /api/v1/namespaces/{namespace}{PROBE}");
+        let deleted = seen.iter().any(|line| line.starts_with(&deletes));
+        assert!(deleted, "{deletes}: {seen:#?}, {output:?}");
+    }
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
 #[test]

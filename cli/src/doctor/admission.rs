@@ -17,6 +17,8 @@ use crate::metrics::{self, Sample};
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
+/// How the names of Aliquot's webhooks end.
+const OURS: &str = "pods.aliquot.dev";
 /// The metric of the chart's policies and bindings, by object.
 const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";
 
@@ -75,13 +77,15 @@ pub(super) fn off(facts: &ClusterFacts) -> Checked {
 /// The webhook's configuration is as the chart wrote it.
 fn webhook(facts: &ClusterFacts) -> Checked {
     let Some(hook) = facts.webhook.as_ref()? else {
+        // The scheduler's pods say whether the chart's values disable it.
+        facts.pods.as_ref()?;
         return problem(
             "there is no MutatingWebhookConfiguration aliquot-webhook: GPU pods go to the default scheduler unchanged",
             "the chart creates it: run helm upgrade",
         );
     };
     let is_open = |one: &MutatingWebhook| {
-        one.failure_policy.as_deref() == Some("Ignore") && one.name.ends_with("pods.aliquot.dev")
+        one.failure_policy.as_deref() == Some("Ignore") && one.name.ends_with(OURS)
     };
     if hook.webhooks.iter().flatten().any(is_open) {
         return warning(
@@ -104,12 +108,16 @@ fn dry_run(facts: &ClusterFacts) -> Checked {
     let pod = match facts.dry_run.as_ref()? {
         DryRun::Admitted(pod) => pod,
         DryRun::NoAnswer(message) => {
-            return problem(
-                format!("the API server rejects a GPU pod: {message}"),
-                "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
-            );
+            let todo = if message.contains(OURS) {
+                "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane"
+            } else {
+                "the named webhook is not Aliquot's: make it answer, or remove its configuration"
+            };
+            let what = format!("the API server rejects a GPU pod: {message}");
+            return problem(what, todo);
         }
     };
+    facts.pods.as_ref()?;
     let scheduler = named(pod);
     let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
     if scheduler == expected || reviewed.contains(&true) {
@@ -212,6 +220,7 @@ pub(super) fn policies(facts: &ClusterFacts) -> Checked {
 
 /// No quota limits the count of GPUs under `limits.`, where nobody counts it.
 fn quotas(facts: &ClusterFacts) -> Checked {
+    facts.pods.as_ref()?;
     let names = facts.settings().names;
     let gpu = names.of(Resource::Gpu);
     let key = format!("limits.{gpu}");

@@ -172,6 +172,16 @@ fn reports_missing_single_or_leaderless_scheduler() {
     let found = &cluster_checks(&known)[0];
     let expected = "1 of 2 scheduler pods are ready; not ready: kube-scheduler (ErrImagePull)";
     assert_eq!((found.grade, &*found.found), (BAD, expected));
+    let unplaced = json!([{"type": "PodScheduled", "status": "False", "message": "0/9 nodes"}]);
+    let status = known.pods.as_mut().unwrap()[0].status.as_mut().unwrap();
+    status.conditions = serde_json::from_value(unplaced).unwrap();
+    status.container_statuses = None;
+    let found = &cluster_checks(&known)[0];
+    let expected = "1 of 2 scheduler pods are ready; not ready: 0/9 nodes";
+    assert_eq!(&*found.found, expected);
+    missing(&mut known);
+    let found = &cluster_checks(&known)[0];
+    assert!(found.todo.contains("describe replicasets -n s"), "{found:?}");
     let alone = |known: &mut ClusterFacts| {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         let pods = known.pods.as_mut().unwrap();
@@ -229,6 +239,38 @@ fn reports_missing_silent_or_bypassed_webhook() {
         |known| known.dry_run = Err("no rights".to_owned()),
         &[("webhook-answers", UNMADE)],
     );
+}
+
+#[test]
+fn checks_nothing_by_flags_of_pods_that_it_cannot_read() {
+    let mut known = healthy();
+    known.pods = Err("no rights".to_owned());
+    // As the scheduler of these pods is named.
+    known.dry_run = Ok(admitted("gpus"));
+    let mut all = cluster_checks(&known);
+    known.webhook = Ok(None);
+    let without = cluster_checks(&known).into_iter();
+    all.extend(without.filter(|one| one.check == "webhook"));
+    for check in ["webhook-answers", "quotas", "device-classes", "webhook"] {
+        let found = all.iter().rfind(|one| one.check == check);
+        let found = found.map(|one| (one.grade, &*one.found));
+        assert_eq!(found, Some((UNMADE, "no rights")), "{check}");
+    }
+}
+
+#[test]
+fn names_webhook_that_does_not_answer() {
+    for (webhook, todo) in [
+        ("pods.aliquot.dev", "the Service aliquot-webhook"),
+        ("validate.kyverno.svc-fail", "is not Aliquot's"),
+    ] {
+        let mut known = healthy();
+        let message = format!("failed calling webhook {webhook:?}: no endpoints available");
+        known.dry_run = Ok(DryRun::NoAnswer(message));
+        let all = cluster_checks(&known);
+        let found = all.iter().find(|one| one.check == "webhook-answers");
+        assert!(found.unwrap().todo.contains(todo), "{found:?}");
+    }
 }
 
 #[test]

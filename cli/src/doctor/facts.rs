@@ -2,13 +2,14 @@
 //! not be read.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::error::Error;
 
 use aliquot_core::NodeName;
 use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 
+use crate::output::with_causes;
 use crate::snapshot;
 
 /// A fact, or why it could not be read.
@@ -21,8 +22,8 @@ pub(crate) fn minor(version: &str) -> Option<u32> {
     numbers.next()?.parse().ok()
 }
 
-pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
-    result.map_err(|error| error.to_string())
+pub fn fact<T, E: Error + 'static>(result: Result<T, E>) -> Fact<T> {
+    result.map_err(|error| with_causes(&error))
 }
 
 /// The result of creating a pod that requests a GPU with `dryRun`.
@@ -66,7 +67,7 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    /// How the scheduler reads pods, by the flags of its own.
+    /// How the scheduler reads pods, by the flags of its own; the flags' defaults where pods cannot be read.
     pub fn settings(&self) -> pod::Settings {
         snapshot::settings(self.pods.as_deref().unwrap_or_default())
     }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::NodeName;
 use aliquot_core::request::Resource;
+use aliquot_k8s::bare::Bare;
 use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -17,7 +18,8 @@ use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use super::refused_writes::is_mutator;
 use crate::access::{Access, AccessError, all, all_pods};
 use crate::agents::AGENT;
-use crate::components::{IGNORE_LABELS, is_ready, running_pods};
+use crate::components::{IGNORE_LABELS, distrust_others, is_ready, running_pods};
+use crate::output::with_causes;
 use crate::snapshot;
 
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";
@@ -95,11 +97,11 @@ pub(super) async fn facts(
     node: Option<&str>,
 ) -> Result<ClusterFacts, AccessError> {
     let client = access.client().await?;
-    let pods: Fact<Vec<Pod>> = fact(all_pods(&client).await);
-    let system = match access.schedulers(&client).await {
-        Ok((namespace, _)) => namespace,
-        Err(_) => access.usual_namespace().to_owned(),
-    };
+    let mut pods: Fact<Vec<Pod>> = fact(all_pods(&client).await);
+    let system = access.system_namespace(&client).await;
+    if let Ok(pods) = &mut pods {
+        distrust_others(pods, &system);
+    }
     let nodes = match node {
         None => fact(all(&client, "nodes").await),
         Some(name) => {
@@ -111,6 +113,10 @@ pub(super) async fn facts(
     let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
     let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &system);
     let version = client.apiserver_version().await;
+    let quotas = async {
+        let quotas: Vec<Bare<ResourceQuota>> = all(&client, "quotas").await?;
+        Ok::<_, AccessError>(quotas.into_iter().map(ResourceQuota::from).collect())
+    };
     Ok(ClusterFacts {
         namespace: system,
         trial_namespace: namespace.to_owned(),
@@ -118,7 +124,7 @@ pub(super) async fn facts(
         webhook: fact(webhook.get_opt(WEBHOOK).await),
         dry_run: dry_run(&client, namespace, &pods).await,
         mutators: mutators(&client).await,
-        quotas: fact(all(&client, "quotas").await),
+        quotas: fact(quotas.await),
         device_classes: device_classes(&client).await,
         exempt: exempt_namespaces(&client).await,
         network_policies: fact(policies.list(&ListParams::default()).await)
@@ -161,7 +167,8 @@ async fn dry_run(client: &Client, namespace: &str, pods: &Fact<Vec<Pod>>) -> Fac
             Ok(DryRun::NoAnswer(status.message.clone()))
         }
         Err(error) => Err(format!(
-            "cannot create a dry-run pod in namespace {namespace}: {error}; --namespace chooses another namespace"
+            "cannot create a dry-run pod in namespace {namespace}: {}; --namespace chooses another namespace",
+            with_causes(&error)
         )),
     }
 }

@@ -7,9 +7,9 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
-use super::finding::{About, Checked, Finding, ok, problem, warning};
-use crate::components::{containers, is_ours, is_ready, name, node_name, offered, unready};
-use crate::table::counted;
+use super::finding::{About, Checked, Finding, note, ok, problem, warning};
+use crate::components::{by_node, containers, is_ours, is_ready, name, node_name, offered, unready};
+use crate::table::{counted, some};
 
 /// How the types of the agent's conditions begin.
 const OURS: &str = "Aliquot";
@@ -26,33 +26,53 @@ const PROBLEMS: [&str; 7] = [
     "ResetNeeded",
 ];
 
-/// The findings of every node with GPUs, or of the one that is named.
+/// The findings of every node of Aliquot's, or of the one that is named.
 pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
     let about = About(asked.unwrap_or("cluster").to_owned());
     let nodes = match &facts.nodes {
         Ok(nodes) => nodes,
         Err(why) => return vec![about.finding("nodes", Err(why.clone()))],
     };
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let agent_is_on = |node: &Node| {
-        let mut agents = pods.iter().filter(|pod| is_ours(pod, "device-plugin"));
-        agents.any(|pod| is_on(pod, node))
+    let by_node = by_node(facts.pods.iter().flatten());
+    let on = |node: &Node| {
+        let pods = by_node.get(node_name(node));
+        pods.map(Vec::as_slice).unwrap_or_default()
     };
-    let concerned: Vec<&Node> = nodes
+    let is_of_aliquot = |node: &Node| {
+        annotation(node, INVENTORY).is_some()
+            || on(node).iter().any(|pod| is_ours(pod, "device-plugin"))
+    };
+    // Where pods cannot be read, an agent may be on a node that has no inventory yet.
+    let is_unknown = asked.is_some() || facts.pods.is_err();
+    let (concerned, others): (Vec<&Node>, Vec<&Node>) = nodes
         .iter()
-        .filter(|node| asked.is_some() || has_gpus(node) || agent_is_on(node))
-        .collect();
+        .filter(|node| asked.is_some() || is_of_aliquot(node) || offered(node).next().is_some())
+        .partition(|node| is_unknown || is_of_aliquot(node));
+    let mut found = Vec::new();
     if concerned.is_empty() {
         let none = warning(
-            "no node has an inventory or GPUs in its capacity",
-            "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on",
+            "no node has an inventory or an agent of Aliquot's",
+            format!(
+                "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on; where they have it, kubectl describe daemonset aliquot-device-plugin -n {} says why no agent starts, such as Pod Security",
+                facts.namespace
+            ),
         );
-        return vec![about.finding("nodes", none)];
+        found.push(about.finding("nodes", none));
     }
-    concerned
-        .into_iter()
-        .flat_map(|node| node_checks(facts, node, pods))
-        .collect()
+    if !others.is_empty() {
+        let names = some(others.iter().map(|node| node_name(node)));
+        let theirs = note(
+            format!(
+                "another device plugin serves the GPUs of {names}: pods with a share do not go there"
+            ),
+            "docs/migrating-from-nvidia.md moves a node",
+        );
+        found.push(about.finding("nodes", theirs));
+    }
+    let has_monitors = by_node.values().flatten().any(|pod| is_ours(pod, "monitor"));
+    let of_nodes = concerned.into_iter();
+    found.extend(of_nodes.flat_map(|node| node_checks(facts, node, on(node), has_monitors)));
+    found
 }
 
 fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
@@ -60,20 +80,15 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     annotations.get(key).map(String::as_str)
 }
 
-fn has_gpus(node: &Node) -> bool {
-    annotation(node, INVENTORY).is_some() || offered(node).next().is_some()
-}
-
-fn is_on(pod: &Pod, node: &Node) -> bool {
-    pod::node(pod).is_some_and(|on| on.as_str() == node_name(node))
-}
-
-fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> {
+fn node_checks(
+    facts: &ClusterFacts,
+    node: &Node,
+    pods: &[&Pod],
+    has_monitors: bool,
+) -> Vec<Finding> {
     let about = About(node_name(node).to_owned());
-    let pods: Vec<&Pod> = pods
-        .iter()
-        .filter(|pod| is_on(pod, node) && !pod::is_finished(pod))
-        .collect();
+    let pods = pods.iter().copied();
+    let pods: Vec<&Pod> = pods.filter(|pod| !pod::is_finished(pod)).collect();
     let mut found = about.each([
         ("agent", agent(facts, node, &pods)),
         ("inventory", inventory(node)),
@@ -82,7 +97,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     found.extend(conditions.map(|checked| about.finding("conditions", checked)));
     // These have no result on a node without what they check.
     let optional = [
-        ("monitor", monitor(&pods)),
+        ("monitor", monitor(&pods, has_monitors)),
         ("unmanaged-memory", unmanaged(node)),
         ("mps-supervisor", mps_supervisor(&pods)),
         ("ended-shares", ended_shares(&pods)),
@@ -99,7 +114,7 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Checked {
     let Some(pod) = pods.iter().find(|pod| is_ours(pod, "device-plugin")) else {
         return problem(
             "no agent pod runs on this node: running pods continue, new GPU pods do not start",
-            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl get pods -o wide in the namespace of Aliquot",
+            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl describe daemonset aliquot-device-plugin in the namespace of Aliquot",
         );
     };
     if is_ready(pod) {
@@ -113,9 +128,17 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod]) -> Checked {
     )
 }
 
-/// The monitor's pod is ready, where there is one.
-fn monitor(pods: &[&Pod]) -> Option<Checked> {
-    let pod: &Pod = pods.iter().find(|pod| is_ours(pod, "monitor"))?;
+/// The monitor's pod is ready. The chart runs one beside each agent, or none at all.
+fn monitor(pods: &[&Pod], has_monitors: bool) -> Option<Checked> {
+    let Some(pod) = pods.iter().find(|pod| is_ours(pod, "monitor")) else {
+        let is_missing = has_monitors && pods.iter().any(|pod| is_ours(pod, "device-plugin"));
+        return is_missing.then(|| {
+            problem(
+                "no monitor pod runs on this node: nobody measures what its pods use, and what gets around the library is not seen",
+                "kubectl describe daemonset aliquot-monitor in the namespace of Aliquot",
+            )
+        });
+    };
     if is_ready(pod) {
         return Some(ok(format!("pod {} is ready", name(pod))));
     }
@@ -197,7 +220,7 @@ fn mps_supervisor(pods: &[&Pod]) -> Option<Checked> {
             "pod {pod} runs the MPS daemons with image {old}, and the agent has {new}: an upgrade leaves this pod as it is, because its end ends every MPS client on the node"
         ),
         format!(
-            "kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods -o wide counts them"
+            "kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods -A -o wide counts them"
         ),
     ))
 }

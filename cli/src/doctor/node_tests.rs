@@ -86,6 +86,8 @@ fn reports_mps_pod_of_another_image_than_the_agents() {
     let found = supervisors.next().unwrap();
     let deletes = "kubectl delete pod aliquot-mps-x -n s when no MPS client runs on the node";
     assert!(found.todo.starts_with(deletes), "{}", found.todo);
+    // Without -A, the clients of other namespaces are missed, and end.
+    assert!(found.todo.contains("top pods -A "), "{}", found.todo);
     for image in ["aliquot/aliquot:0", "aliquot/aliquot:1"] {
         assert!(found.found.contains(image), "{}", found.found);
     }
@@ -187,6 +189,36 @@ fn reports_missing_agent_missing_inventory_and_no_answer() {
     let mut blind = known(node(|_| ()), vec![agent()]);
     blind.pods = Err("no rights".to_owned());
     check(&blind, &[("agent", Grade::NotChecked)]);
+}
+
+#[test]
+fn reports_missing_monitor_where_other_nodes_have_one() {
+    let mut elsewhere = pod("monitor", "aliquot/aliquot:1");
+    let labels = elsewhere.metadata.labels.get_or_insert_default();
+    labels.insert(COMPONENT.to_owned(), "monitor".to_owned());
+    elsewhere.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
+    let known = known(node(|_| ()), vec![agent(), elsewhere]);
+    check(&known, &[("monitor", Grade::Problem)]);
+}
+
+#[test]
+fn node_that_another_plugin_serves_is_no_problem() {
+    let theirs = || -> Node {
+        let status = json!({"allocatable": {"nvidia.com/gpu": "8"}});
+        serde_json::from_value(json!({"metadata": {"name": "n2"}, "status": status})).unwrap()
+    };
+    let check = |known: &ClusterFacts, expected: &[Grade]| {
+        let found = checks(known, None);
+        let nodes = found.iter().filter(|one| one.grade != Grade::Ok);
+        let (checks, grades): (Vec<_>, Vec<_>) = nodes.map(|one| (one.check, one.grade)).unzip();
+        assert_eq!(grades, expected, "{found:?}");
+        assert!(checks.iter().all(|check| *check == "nodes"), "{found:?}");
+    };
+    let mut mixed = known(node(|_| ()), vec![agent()]);
+    mixed.nodes.as_mut().unwrap().push(theirs());
+    check(&mixed, &[Grade::Note]);
+    // The wait for the first agent goes on.
+    check(&known(theirs(), vec![]), &[Grade::Warning, Grade::Note]);
 }
 
 #[test]

@@ -9,12 +9,14 @@ use k8s_openapi::api::core::v1::{LocalObjectReference, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, LogParams, PostParams};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval};
 
 use super::container_view::ContainerView;
 use super::facts::{Fact, fact};
 use super::finding::{About, Checked, Finding, ok, problem, warning};
 use crate::components::unready;
+use crate::output::with_causes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -64,7 +66,7 @@ impl Probe {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
-                    "name": "container-view",
+                    "name": CONTAINER,
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["kubectl-aliquot", "doctor", "container-view"],
@@ -93,6 +95,9 @@ impl Probe {
     }
 }
 
+/// The probe's own container.
+const CONTAINER: &str = "container-view";
+
 /// Why a probe pod did not succeed, by its status.
 fn why_not_ended(pod: &Pod) -> String {
     let status = pod.status.as_ref();
@@ -100,7 +105,10 @@ fn why_not_ended(pod: &Pod) -> String {
     let conditions = status.and_then(|status| status.conditions.as_deref());
     let mut refused = conditions.unwrap_or_default().iter();
     let message = refused.find_map(|one| one.message.clone().filter(|_| one.status == "False"));
-    let why = unready(pod).or(message).unwrap_or_default();
+    // Of a pod that the kubelet refuses or ends.
+    let by_kubelet = status.and_then(|status| status.message.clone());
+    let why = by_kubelet.or_else(|| unready(pod)).or(message);
+    let why = why.unwrap_or_default();
     format!(
         "the probe pod is in phase {}: {why}",
         phase.unwrap_or("unknown")
@@ -111,19 +119,27 @@ fn why_not_ended(pod: &Pod) -> String {
 const TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Creates the pod, waits for its end, reads its output, and deletes it.
+/// Creates the pod, waits for its end, reads its output, and deletes it, also after Ctrl-C.
 pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
+    // Before the pod is there: from now on, Ctrl-C does not end this program.
+    let mut interrupts = fact(signal(SignalKind::interrupt()))?;
     let made = pods
         .create(&PostParams::default(), &pod)
         .await
-        .map_err(|error| format!("cannot create the probe pod: {error}"))?;
+        .map_err(|error| format!("cannot create the probe pod: {}", with_causes(&error)))?;
     let name = made.metadata.name.unwrap_or_default();
-    let result = wait_for_end(pods, &name).await;
+    let result = tokio::select! {
+        result = wait_for_end(pods, &name) => result,
+        _ = interrupts.recv() => Err("interrupted".to_owned()),
+    };
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => result,
-        Err(error) => Err(format!("cannot delete the probe pod {name}: {error}")),
+        Err(error) => Err(format!(
+            "cannot delete the probe pod {name}: {}",
+            with_causes(&error)
+        )),
     }
 }
 
@@ -134,26 +150,47 @@ async fn wait_for_end(pods: &Api<Pod>, name: &str) -> Fact<ContainerView> {
     loop {
         ticks.tick().await;
         let pod = fact(pods.get(name).await)?;
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        match phase {
-            Some("Succeeded") => break,
-            Some("Failed") => return Err(why_not_ended(&pod)),
-            _ if Instant::now() > until => {
+        match end(&pod) {
+            Some(true) => break,
+            Some(false) => return Err(why_not_ended(&pod)),
+            None if Instant::now() > until => {
                 let seconds = TIMEOUT.as_secs();
                 return Err(format!(
                     "timed out after {seconds} s: {}",
                     why_not_ended(&pod)
                 ));
             }
-            _ => {}
+            None => {}
         }
     }
-    let text = fact(pods.logs(name, &LogParams::default()).await)?;
+    let own = LogParams {
+        container: Some(CONTAINER.to_owned()),
+        ..LogParams::default()
+    };
+    view_in(&fact(pods.logs(name, &own).await)?)
+}
+
+/// Whether the probe has succeeded, once it has ended. The sidecar of a service mesh runs on.
+fn end(pod: &Pod) -> Option<bool> {
+    let status = pod.status.as_ref()?;
+    match status.phase.as_deref() {
+        Some("Succeeded") => return Some(true),
+        Some("Failed") => return Some(false),
+        _ => {}
+    }
+    let mut containers = status.container_statuses.iter().flatten();
+    let own = containers.find(|one| one.name == CONTAINER)?;
+    let ended = own.state.as_ref()?.terminated.as_ref()?;
+    Some(ended.exit_code == 0)
+}
+
+/// The view that the probe has printed. Its log also has what the loader says on stderr, as of a library that it
+/// cannot load.
+fn view_in(log: &str) -> Fact<ContainerView> {
+    let mut lines = log.lines();
+    let json = lines.rfind(|line| line.starts_with('{')).unwrap_or(log);
     let read = |error| format!("cannot parse the probe pod's output: {error}");
-    serde_json::from_str(text.trim()).map_err(read)
+    serde_json::from_str(json).map_err(read)
 }
 
 /// The findings from both probes; `limited` says whether the agent injects the limiter.
@@ -237,17 +274,27 @@ fn by_environment(view: &ContainerView) -> Checked {
 
 /// A container can read its limits.
 fn selinux(view: &ContainerView) -> Checked {
-    match (view.selinux.as_deref(), &view.label) {
+    let todo = "run semanage fcontext and restorecon as in docs/guides/install.md";
+    // USER:ROLE:TYPE:LEVEL; with AppArmor, the name of a profile stands in its place.
+    let label = view.label.as_deref();
+    let label = label.filter(|label| label.matches(':').count() >= 3);
+    let is_applied = view.environment.contains_key("ALIQUOT_VISIBLE_DEVICES");
+    match (view.selinux.as_deref(), label) {
         (Some("1"), _) if !view.has_page => problem(
             "SELinux is enforcing, and the container cannot read /.aliquot",
-            "run semanage fcontext and restorecon as in docs/guides/install.md",
+            todo,
         ),
         (Some("1"), _) => ok("SELinux is enforcing, and the container can read its limits"),
         (Some(_), _) => ok("SELinux is permissive"),
-        (None, None) => ok("SELinux is off"),
+        // Most runtimes hide the mode from containers.
+        (None, Some(label)) if !view.has_page && is_applied => problem(
+            format!("a container with the SELinux label {label} cannot read /.aliquot"),
+            todo,
+        ),
         (None, Some(label)) => ok(format!(
             "the SELinux mode is not visible in a container; its label is {label}"
         )),
+        (None, None) => ok("SELinux is off"),
     }
 }
 

@@ -69,6 +69,81 @@ fn reports_what_each_probe_finds() {
 }
 
 #[test]
+fn reads_view_beside_what_the_loader_says() {
+    let seen = view(|view| view.loaded.clear());
+    let json = serde_json::to_string(&seen).unwrap();
+    let error = "ERROR: ld.so: object '/.aliquot/lib/libvgpu.so' from /etc/ld.so.preload cannot be preloaded (failed to map segment from shared object): ignored.";
+    for log in [format!("{json}\n"), format!("{error}\n{json}\n")] {
+        assert_eq!(view_in(&log), Ok(seen.clone()), "{log}");
+    }
+    assert!(view_in(error).is_err());
+}
+
+#[test]
+fn tells_selinux_by_its_label_where_the_mode_is_hidden() {
+    let found = |label: Option<&str>, has_page: bool| {
+        let seen = view(|view| {
+            view.label = label.map(str::to_owned);
+            view.has_page = has_page;
+        });
+        selinux(&seen).unwrap()
+    };
+    let ours = "system_u:system_r:container_t:s0:c1,c2";
+    assert_eq!(found(Some(ours), false).grade, Grade::Problem);
+    assert_eq!(found(Some(ours), true).grade, Grade::Ok);
+    for label in [None, Some("cri-containerd.apparmor.d (enforce)")] {
+        assert_eq!(found(label, true).found, "SELinux is off", "{label:?}");
+    }
+}
+
+#[test]
+fn probe_ends_beside_a_sidecar_that_runs_on() {
+    let check = |phase: &str, own: Value, expected: Option<bool>| {
+        let container = |name: &str, state: Value| {
+            json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": state})
+        };
+        let sidecar = container("proxy", json!({"running": {}}));
+        let statuses = [sidecar, container("container-view", own)];
+        let status = json!({"phase": phase, "containerStatuses": statuses});
+        let pod = serde_json::from_value(json!({"status": status})).unwrap();
+        assert_eq!(end(&pod), expected);
+    };
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    check("Running", json!({"running": {}}), None);
+    check("Running", ended(0), Some(true));
+    check("Running", ended(127), Some(false));
+    check("Succeeded", ended(0), Some(true));
+    check("Failed", json!({}), Some(false));
+}
+
+#[test]
+fn says_why_a_probe_failed() {
+    let check = |status: Value, expected: &str| {
+        let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
+        let why = why_not_ended(&pod);
+        assert_eq!(why, format!("the probe pod is in phase {expected}"));
+    };
+    let ended = json!({"exitCode": 128, "reason": "StartError", "message": "no such device"});
+    let container = json!({"name": "container-view", "image": "", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"terminated": ended}});
+    check(
+        json!({"phase": "Failed", "containerStatuses": [container]}),
+        "Failed: container-view (StartError: no such device)",
+    );
+    check(
+        json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
+            "message": "Allocate failed"}),
+        "Failed: Allocate failed",
+    );
+    let unplaced = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes"});
+    check(
+        json!({"phase": "Pending", "conditions": [unplaced]}),
+        "Pending: 0/1 nodes",
+    );
+}
+
+#[test]
 fn skips_check_when_webhook_changes_probe() {
     let closed = view(|view| {
         let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());

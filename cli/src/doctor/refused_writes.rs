@@ -65,7 +65,12 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Checked> {
     };
     let nodes = facts.unready_agents.iter();
     let agents = nodes.map(|(node, why)| ("device-plugin", format!("node {node}"), why.as_str()));
-    let bindings = pods.iter().filter_map(|pod| {
+    let scheduler = facts.settings().scheduler_name;
+    let ours = pods.iter().filter(|pod| {
+        let spec = pod.spec.as_ref();
+        spec.is_some_and(|spec| spec.scheduler_name.as_ref() == Some(&scheduler))
+    });
+    let bindings = ours.filter_map(|pod| {
         let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
         let refused =
             conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False")?;
@@ -133,15 +138,23 @@ mod tests {
             known.unready_agents.insert(node.into(), text.to_owned());
         }
         let condition = json!({"type": "PodScheduled", "status": "False", "message": THEIRS});
-        let pod = json!({"metadata": {"name": "p", "namespace": "d"},
-            "status": {"conditions": [condition]}});
-        let pods = known.pods.as_mut().unwrap();
-        pods.push(serde_json::from_value(pod).unwrap());
+        let pod = |scheduler: &str| {
+            let pod = json!({"metadata": {"name": "p", "namespace": "d"},
+                "spec": {"schedulerName": scheduler, "containers": []},
+                "status": {"conditions": [condition]}});
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        let placed_by = |known: &mut ClusterFacts, scheduler: &str| {
+            known.pods.as_mut().unwrap().push(pod(scheduler));
+        };
         let policy = "MutatingAdmissionPolicy mesh";
         known.mutators = Ok(vec![policy.to_owned()]);
         let of_agent = format!("device-plugin from {policy}");
         let of_scheduler = "scheduler from webhook validate.kyverno.svc-fail";
         let bad = Grade::Problem;
+        placed_by(&mut known, "default-scheduler");
+        check(&known, &[(bad, of_agent.as_str())]);
+        placed_by(&mut known, "aliquot-scheduler");
         check(&known, &[(bad, of_agent.as_str()), (bad, of_scheduler)]);
     }
 

@@ -45,6 +45,14 @@ pub(super) fn replicas(
         found = format!("{found}; not ready: {why}");
     }
     match (ready, single) {
+        // As where the namespace's Pod Security or a quota refuses them.
+        _ if pods.is_empty() => problem(
+            found,
+            format!(
+                "kubectl describe replicasets -n {} says why there is none",
+                facts.namespace
+            ),
+        ),
         (0, _) => problem(found, none),
         _ if !waiting.is_empty() => problem(
             found,
@@ -94,7 +102,7 @@ fn leader(facts: &ClusterFacts) -> Checked {
         return ok("a scheduler leads");
     }
     problem(
-        "no scheduler leads: no GPU pod is bound",
+        "no scheduler that answers leads: unless another one does, no GPU pod is bound",
         "read the log of the container kube-scheduler: it reports why it cannot acquire the lease aliquot-scheduler, such as missing permissions, an unreachable API server, or another kube-scheduler with this lease",
     )
 }

@@ -16,7 +16,8 @@ pub async fn until_well<E>(
     mut ask: impl AsyncFnMut() -> Result<Report, E>,
     note: impl Fn(&str),
 ) -> Result<(Report, u8), E> {
-    let end = Instant::now() + deadline;
+    // None of a wait that no clock can end.
+    let end = Instant::now().checked_add(deadline);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = String::new();
@@ -27,7 +28,7 @@ pub async fn until_well<E>(
         if missing.is_empty() {
             return Ok((report, 0));
         }
-        if Instant::now() + EVERY > end {
+        if end.is_some_and(|end| Instant::now() + EVERY > end) {
             let seconds = deadline.as_secs();
             note(&format!(
                 "not well after {seconds} s; still missing: {missing}"
@@ -110,6 +111,7 @@ mod tests {
         ];
         assert_eq!(notes, expected);
         assert_eq!(wait(60, &[&[]]).await, (0, Vec::new()));
+        assert_eq!(wait(u64::MAX, &[ONE, &[]]).await.0, 0);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `explain -f`: whether a pod would fit a cluster as it is now, and where. Taints, affinity and quota are not
-//! checked.
+//! `explain -f`: whether a pod would fit a cluster as it is now, and where. Affinity to pods, topology spread, volumes
+//! and quota are not checked.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,9 @@ use aliquot_core::explain::{NodeAnswer, NodeTotals, PodAnswer, PodHeader, contai
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Census, Cluster, Demand, Ledger, Typical};
+use aliquot_k8s::disruption::Labels;
 use aliquot_k8s::pod::{self, DemandError, Settings};
+use aliquot_k8s::selection::{self, NodeSelection};
 use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
@@ -22,8 +24,8 @@ use crate::snapshot;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// Each node, as in `explain`; offered are those that are not cordoned and have enough CPU and memory
-    /// for the pod.
+    /// Each node, as in `explain`; offered are those that the pod selects, whose taints it tolerates, and that have
+    /// enough CPU and memory for it.
     #[serde(flatten)]
     pub answer: PodAnswer,
     /// The nodes that fit, best first, with the rank that prioritize gives.
@@ -64,14 +66,15 @@ pub fn what_if(
     settings: &Settings,
     mut policies: Policies,
 ) -> Result<WhatIf, WhatIfError> {
-    let demand = pod::demand(&PodView::from(pod), settings)?;
+    let view = PodView::from(pod);
+    let demand = pod::demand(&view, settings)?;
     if !demand.requests_gpu() {
         return Err(WhatIfError::AsksForNone);
     }
     let ledger = snapshot::ledger(nodes, pods, settings);
     policies.typical = Arc::new(typical(&ledger));
     let cluster = ledger.cluster();
-    let offered = offered(cluster, nodes, &demand);
+    let offered = offered(cluster, nodes, &NodeSelection::read(&view), &demand);
     let (mut answers, mut tail) = (Vec::new(), NodeTotals::default());
     for (_, name, node) in cluster.iter() {
         let is_offered = offered.contains(&name.as_str());
@@ -114,18 +117,28 @@ fn typical(ledger: &Ledger) -> Typical {
     census.typical()
 }
 
-/// The nodes that kube-scheduler would offer, by cordon, CPU and memory.
-fn offered<'a>(cluster: &'a Cluster, nodes: &[Node], demand: &Demand) -> Vec<&'a str> {
-    let is_cordoned = |node: &&Node| {
+/// The nodes that kube-scheduler would offer, by cordon, labels, taints, CPU and memory. A node that is gone has a
+/// taint.
+fn offered<'a>(
+    cluster: &'a Cluster,
+    nodes: &[Node],
+    wanted: &NodeSelection,
+    demand: &Demand,
+) -> Vec<&'a str> {
+    let none = Labels::new();
+    let is_open = |node: &&Node| {
+        let labels = node.metadata.labels.as_ref().unwrap_or(&none);
         let spec = node.spec.as_ref();
-        spec.is_some_and(|spec| spec.unschedulable == Some(true))
+        spec.and_then(|spec| spec.unschedulable) != Some(true)
+            && wanted.selects(node_name(node), labels)
+            && wanted.tolerates(&selection::taints(node))
     };
-    let cordoned: BTreeSet<&str> = nodes.iter().filter(is_cordoned).map(node_name).collect();
+    let open: BTreeSet<&str> = nodes.iter().filter(is_open).map(node_name).collect();
     let mut offered: Vec<&str> = cluster
         .iter()
         .filter(|(.., node)| node.host.free().covers(demand.host))
         .map(|(_, name, _)| name.as_str())
-        .filter(|name| !cordoned.contains(name))
+        .filter(|name| open.contains(name))
         .collect();
     offered.sort_unstable();
     offered

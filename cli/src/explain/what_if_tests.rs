@@ -69,11 +69,11 @@ fn names_node_for_pod_that_fits() {
 }
 
 #[test]
-fn offers_no_node_that_is_cordoned_or_lacks_cpu() {
+fn offers_no_node_that_is_closed_to_the_pod_or_lacks_cpu() {
     let text = POD.replace("LIMIT", "nvidia.com/gpumem: 1000");
-    let check = |text: &str, cordoned: bool| {
+    let check = |text: &str, spec: Value| {
         let mut node = node("a", 1);
-        node.spec = Some(from(json!({"unschedulable": cordoned})));
+        node.spec = Some(from(spec));
         let pod = manifest(text).unwrap();
         let (nodes, pods) = ([node], [bound("a", 10, 0)]);
         let found = what_if(
@@ -87,8 +87,13 @@ fn offers_no_node_that_is_cordoned_or_lacks_cpu() {
         assert!(shown.contains("The pod would stay pending."), "{shown}");
         assert!(shown.contains("fit now: 0 of 0 offered"), "{shown}");
     };
-    check(&text, true);
-    check(&text.replace("500m", "2"), false);
+    check(&text, json!({"unschedulable": true}));
+    check(&text.replace("500m", "2"), json!({}));
+    // Of a node that does not answer.
+    let gone = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"});
+    check(&text, json!({"taints": [gone]}));
+    let elsewhere = text.replace("spec:", "spec:\n  nodeSelector: {pool: b}");
+    check(&elsewhere, json!({}));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 
 use crate::access::{AccessError, all, all_pods};
+use crate::output::with_causes;
 
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -42,7 +43,7 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
                     let $spec = object.spec?;
                     Some(workload($name, &object.metadata, $template))
                 })),
-                Err(error) => missing.push(($what, error.to_string())),
+                Err(error) => missing.push(($what, with_causes(&error))),
             }
         };
     }
@@ -53,7 +54,7 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
     templates!(DaemonSet, "DaemonSet", "daemonsets", |spec| spec.template);
     match all::<Job>(client, "jobs").await {
         Ok(jobs) => found.extend(jobs.into_iter().filter_map(job)),
-        Err(error) => missing.push(("jobs", error.to_string())),
+        Err(error) => missing.push(("jobs", with_causes(&error))),
     }
     templates!(CronJob, "CronJob", "cronjobs", |spec| spec
         .job_template

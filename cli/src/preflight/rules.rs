@@ -180,7 +180,7 @@ fn left_alone(object: &Pod) -> Option<Checked> {
 /// Another scheduler places the pod.
 fn other_scheduler(object: &Pod, settings: &Settings) -> Option<Checked> {
     let scheduler = object.spec.as_ref()?.scheduler_name.as_deref()?;
-    let is_ours = ["", "aliquot-scheduler"].contains(&scheduler);
+    let is_ours = scheduler.is_empty() || scheduler == settings.pods.scheduler_name;
     if is_ours || settings.replaced.iter().any(|name| name == scheduler) {
         return None;
     }

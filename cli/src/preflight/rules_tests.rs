@@ -141,6 +141,14 @@ fn reports_environment_schedulers_and_unknown_names() {
     let mut pod = share();
     pod["spec"]["schedulerName"] = json!("hami-scheduler");
     check(pod, &[("unchanged", Grade::Ok)]);
+    let mut renamed = settings(CurrentSystem::Nvidia);
+    renamed.pods.scheduler_name = "gpus".to_owned();
+    for (scheduler, expected) in [("gpus", "unchanged"), ("aliquot-scheduler", "scheduler")] {
+        let mut pod = share();
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        let found = findings(&workload(pod), &renamed);
+        assert_eq!(found[0].check, expected, "{scheduler}");
+    }
     check(
         limits(json!({"nvidia.com/gpu.shared": "1"})),
         &[("unknown-resource", BAD)],

@@ -1,5 +1,6 @@
 //! What each check finds before an installation.
 
+use aliquot_k8s::pod;
 use serde_json::{Value, json};
 
 use super::*;

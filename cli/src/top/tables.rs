@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 use aliquot_core::inventory::Mode;
 use aliquot_core::measured::{self, GpuUsage, Used};
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
-use aliquot_core::{GpuUuid, Mib, Percent};
+use aliquot_core::{GpuUuid, Mib, NodeName, Percent};
 
 use super::{Devices, PodTop, SortBy};
 use crate::table::{aligned, counted, dash};
@@ -40,17 +40,18 @@ impl UsedCells {
     }
 
     /// What is used of a GPU or an instance, if its node answered.
-    fn of_gpu(gpu: &GpuTop, usage: &Usage) -> Self {
-        let Some(used) = usage.gpu(&gpu.gpu) else {
+    fn of_gpu(node: &NodeName, gpu: &GpuTop, usage: &Usage) -> Self {
+        let Some(used) = usage.gpu(node, &gpu.gpu) else {
             return Self::default();
         };
         let devices = devices(gpu);
-        let throttled = usage.on(&devices).filter(|one| one.used.is_throttled());
+        let shares = || usage.on(node, &devices).map(|one| one.used);
+        let throttled = shares().filter(|used| used.is_throttled());
         Self {
             memory: used.memory,
             sm: used.sm,
             throttled: u32::try_from(throttled.count()).ok(),
-            processes: usage.on(&devices).map(|one| one.used.processes).sum(),
+            processes: shares().map(|used| used.processes).sum(),
         }
     }
 
@@ -58,7 +59,9 @@ impl UsedCells {
     /// compute. What is unknown of one device is unknown of the node.
     fn of_node(node: &NodeTop, usage: &Usage) -> Self {
         let gpus = node.gpus.iter();
-        let all: Vec<Self> = gpus.map(|gpu| Self::of_gpu(gpu, usage)).collect();
+        let all: Vec<Self> = gpus
+            .map(|gpu| Self::of_gpu(&node.node, gpu, usage))
+            .collect();
         let Some(count) = u32::try_from(all.len()).ok().filter(|count| *count > 0) else {
             return Self::default();
         };
@@ -231,7 +234,7 @@ fn mode(gpu: &GpuTop) -> String {
 pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
     let nodes = &answer.nodes;
     let row = |node: &NodeTop, gpu: &GpuTop| {
-        let beside = UsedCells::of_gpu(gpu, usage);
+        let beside = UsedCells::of_gpu(&node.node, gpu, usage);
         let mut row = vec![
             node.node.to_string(),
             gpu.index.to_string(),
@@ -248,18 +251,18 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
             gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
         ];
         if wide {
-            let heat = usage.gpu(&gpu.gpu);
+            let heat = usage.gpu(&node.node, &gpu.gpu);
             let figure = |of: fn(&GpuUsage) -> Option<u32>| {
                 heat.and_then(of)
                     .map_or_else(dash, |figure| figure.to_string())
             };
             row.extend([
                 gpu.pods.to_string(),
-                owners(gpu, usage),
+                owners(&node.node, gpu, usage),
                 beside.processes(),
                 figure(|used| used.temperature),
                 figure(|used| used.power),
-                suggested(gpu, usage),
+                suggested(&node.node, gpu, usage),
                 gpu.gpu.to_string(),
                 gpu.orphaned.memory.0.to_string(),
                 most(gpu.largest_with_default_cores),
@@ -291,18 +294,18 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
 }
 
 /// How many replicas of the device its containers' peaks suggest.
-fn suggested(gpu: &GpuTop, usage: &Usage) -> String {
+fn suggested(node: &NodeName, gpu: &GpuTop, usage: &Usage) -> String {
     let device = [&gpu.gpu].into();
-    let peaks = usage.on(&device).map(|one| one.peak);
+    let peaks = usage.on(node, &device).map(|one| one.peak);
     let replicas = measured::replicas(gpu.total.memory, peaks);
     replicas.map_or_else(dash, |count| count.to_string())
 }
 
 /// The pods with a share of the device, by its monitor.
-fn owners(gpu: &GpuTop, usage: &Usage) -> String {
+fn owners(node: &NodeName, gpu: &GpuTop, usage: &Usage) -> String {
     let devices = devices(gpu);
     let names: BTreeSet<String> = usage
-        .on(&devices)
+        .on(node, &devices)
         .map(|one| format!("{}/{}", one.name.namespace, one.name.pod))
         .collect();
     if names.is_empty() {
