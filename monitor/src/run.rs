@@ -11,7 +11,7 @@ use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_node_state::processes::Processes;
 use aliquot_node_state::state::StateDirectory;
-use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
+use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml, Usage};
 use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
@@ -32,7 +32,6 @@ use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::Measurements;
 use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner;
-use crate::devices::GpuDriver;
 use crate::enforce::DriverLimits;
 use crate::evaluation::Evaluator;
 use crate::exporter::{Exporter, LatestSnapshot};
@@ -135,7 +134,7 @@ pub async fn run(
         lending: Lending::new(settings.grace()),
         limits: DriverLimits::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         sampler: Sampler::new(
-            Arc::clone(&driver) as Arc<dyn GpuDriver>,
+            Arc::clone(&driver) as Arc<dyn Usage>,
             state,
             processes.clone(),
             pods.clone(),

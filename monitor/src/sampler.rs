@@ -10,20 +10,21 @@ use aliquot_core::PodUid;
 use aliquot_node_state::mps;
 use aliquot_node_state::processes::{ProcessIdentity, Processes};
 use aliquot_node_state::state::StateDirectory;
+use aliquot_nvml::Usage;
 use aliquot_region::host::{self, CountersReadError};
 use aliquot_region::limits::{HostLimitsPage, YIELDS};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
 use crate::container_names::ContainerNames;
-use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
+use crate::devices::{self, GpuSample, InventoryCache};
 use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
 use crate::node_sample::{DevicePage, NodeContext, NodeSample, ProcessSample};
 use crate::pods::{Pod, Pods};
 
 /// Takes samples, and caches what need not be read each time.
 pub struct Sampler {
-    driver: Arc<dyn GpuDriver>,
+    driver: Arc<dyn Usage>,
     reader: ContainerReader,
     processes: Processes,
     pods: Pods,
@@ -44,7 +45,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Samples this driver and the containers below the agent's state directory.
-    pub fn new(driver: Arc<dyn GpuDriver>, state: &Path, processes: Processes, pods: Pods) -> Self {
+    pub fn new(driver: Arc<dyn Usage>, state: &Path, processes: Processes, pods: Pods) -> Self {
         let own = processes.info(std::process::id());
         Self {
             own: own.and_then(|known| known.location.pod),
