@@ -15,7 +15,6 @@ use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml, Usage};
 use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
-use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -108,7 +107,7 @@ pub async fn run(
         .authenticate
         .then(|| AccessControl::new(reviewer, []));
     let serving = access_control::serve(listener, router, control.transpose()?, stop.clone());
-    tasks.spawn(serving.map(drop));
+    tasks.spawn(serving);
 
     let (notes, note_rx) = event::queue();
     let publishing = publish(client.clone(), "aliquot-monitor", note_rx, stop.clone());
