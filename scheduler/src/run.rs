@@ -143,8 +143,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
             namespace,
             pod: settings.identity.zip(settings.pod_uid),
         };
-        let scale_up = ScaleUp::new(cache.clone(), client.clone(), types, owner);
-        tasks.spawn(scale_up.run(leader.clone(), stop.clone()));
+        let scale_up = ScaleUp::new(cache.clone(), client.clone(), leader.clone(), types, owner);
+        tasks.spawn(scale_up.run(stop.clone()));
     }
 
     let verbs = ExtenderState {
