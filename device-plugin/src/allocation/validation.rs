@@ -238,7 +238,7 @@ fn fits_later(
 
 /// The inventory's UUID for a device: that of its GPU for an instance of dynamic MIG.
 fn gpu_of(device: &GpuUuid) -> &str {
-    MigPlacement::parse_device_key(device).map_or(device.as_str(), |(gpu, _)| gpu)
+    MigPlacement::split_device_key(device).0
 }
 
 const RECREATE: &str = "delete the pod and create it again with `schedulerName: aliquot-scheduler` and without `spec.nodeName`";
