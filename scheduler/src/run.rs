@@ -83,10 +83,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     }
     watches.start(&tasks, &client, &cache, &stop);
     tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
-    let publisher = (client.clone(), stop.clone());
-    tasks.spawn(async move {
-        publisher::publish(publisher.0, "aliquot-scheduler", event_rx, publisher.1).await;
-    });
+    tasks.spawn(publisher::publish(
+        client.clone(),
+        "aliquot-scheduler",
+        event_rx,
+        stop.clone(),
+    ));
     tasks.spawn(requeue::run(
         cache.clone(),
         pods.clone(),
