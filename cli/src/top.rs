@@ -298,12 +298,11 @@ impl Devices {
 
     /// The index of its GPU, and the instance on it; the UUID where no inventory has it.
     fn place(&self, device: &GpuUuid) -> String {
-        let placed = MigPlacement::parse_device_key(device);
-        let uuid = placed.as_ref().map_or(device.as_str(), |(gpu, _)| gpu);
+        let (uuid, placed) = MigPlacement::split_device_key(device);
         let index = self.indexes.get(&GpuUuid::from(uuid));
         let gpu = index.map_or_else(|| uuid.to_owned(), u32::to_string);
         match placed {
-            Some((_, one)) => format!("{gpu} {}@{}", one.profile, one.start),
+            Some(one) => format!("{gpu} {}@{}", one.profile, one.start),
             None => gpu,
         }
     }

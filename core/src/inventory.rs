@@ -288,7 +288,7 @@ pub struct Inventory {
 impl OrphanedShare {
     /// The UUID of the GPU that the share is on.
     pub fn parent_gpu(&self) -> &str {
-        MigPlacement::parse_device_key(&self.gpu).map_or(self.gpu.as_str(), |(gpu, _)| gpu)
+        MigPlacement::split_device_key(&self.gpu).0
     }
 }
 

@@ -455,7 +455,7 @@ fn by_device<'a>(
 ) -> BTreeMap<usize, DeviceUse> {
     let mut sums = BTreeMap::new();
     for (key, used) in uses {
-        let gpu = MigPlacement::parse_device_key(key).map_or(key.as_str(), |(gpu, _)| gpu);
+        let (gpu, _) = MigPlacement::split_device_key(key);
         let mut gpus = inventory.gpus.iter();
         if let Some(device) = gpus.position(|known| known.uuid.as_str() == gpu) {
             let sum: &mut DeviceUse = sums.entry(device).or_default();
@@ -576,10 +576,7 @@ impl LedgerDevices {
         key: &GpuUuid,
         used: DeviceUse,
     ) {
-        let instance = MigPlacement::parse_device_key(key);
-        let gpu_uuid = instance
-            .as_ref()
-            .map_or(key.as_str(), |(gpu_uuid, _)| gpu_uuid);
+        let (gpu_uuid, instance) = MigPlacement::split_device_key(key);
         let Some(&place) = places.get(gpu_uuid) else {
             return;
         };
@@ -591,7 +588,7 @@ impl LedgerDevices {
         {
             let found = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
             if let Some(found) = found {
-                mig_state.allocate(&found.geometry, instance.as_ref().map(|(_, placed)| placed));
+                mig_state.allocate(&found.geometry, instance.as_ref());
             }
         }
     }
@@ -604,15 +601,12 @@ impl LedgerDevices {
         key: &GpuUuid,
         used: &DeviceUse,
     ) -> Option<(usize, Option<Reason>)> {
-        let instance = MigPlacement::parse_device_key(key);
-        let gpu_uuid = instance
-            .as_ref()
-            .map_or(key.as_str(), |(gpu_uuid, _)| gpu_uuid);
+        let (gpu_uuid, instance) = MigPlacement::split_device_key(key);
         let place = inventory
             .gpus
             .iter()
             .position(|g| g.uuid.as_str() == gpu_uuid)?;
-        let Some((_, placed)) = instance else {
+        let Some(placed) = instance else {
             return Some((place, self.devices[place].refuse(used)));
         };
         if let Some(closed) = self.devices[place].closed {

@@ -7,7 +7,6 @@
 //! meanwhile, one back to the old share follows.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -202,19 +201,37 @@ pub struct Resized {
 }
 
 /// Why a resize is refused, and what would fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ResizeRefusal {
+    #[error(
+        "container {:?} has no share of a GPU; expected: one of {}",
+        Excerpt::from(container.as_str()),
+        known.join(", ")
+    )]
     NoShare {
         container: String,
         known: Vec<String>,
     },
     /// The node does not have the device now.
+    #[error("{0} is not in the inventory of the pod's node")]
     DeviceGone(GpuUuid),
     /// The device's sharing mode has shares of a fixed size.
+    #[error(
+        "{gpu} is shared in mode {}, whose shares cannot be resized; expected: a GPU in mode vgpu",
+        mode.name()
+    )]
     FixedSize { gpu: GpuUuid, mode: Mode },
     /// The node takes nothing new.
+    #[error("the pod's node takes nothing new ({0})")]
     Node(Reason),
     /// The device has too little left.
+    #[error(
+        "{gpu} has too little left ({reason}): the pod would use {} and {} compute of it; what fits: {} and {} compute",
+        asked.memory,
+        asked.cores,
+        fits.0,
+        fits.1
+    )]
     Full {
         gpu: GpuUuid,
         reason: Reason,
@@ -224,38 +241,8 @@ pub enum ResizeRefusal {
         fits: (Mib, Percent),
     },
     /// A quota would be exceeded.
+    #[error("{0}")]
     Quota(Box<QuotaExcess>),
-}
-
-impl fmt::Display for ResizeRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoShare { container, known } => write!(
-                f,
-                "container {:?} has no share of a GPU; expected: one of {}",
-                Excerpt::from(container.as_str()),
-                known.join(", ")
-            ),
-            Self::DeviceGone(gpu) => write!(f, "{gpu} is not in the inventory of the pod's node"),
-            Self::FixedSize { gpu, mode } => write!(
-                f,
-                "{gpu} is shared in mode {}, whose shares cannot be resized; expected: a GPU in mode vgpu",
-                mode.name()
-            ),
-            Self::Node(reason) => write!(f, "the pod's node takes nothing new ({reason})"),
-            Self::Full {
-                gpu,
-                reason,
-                asked,
-                fits: (memory, cores),
-            } => write!(
-                f,
-                "{gpu} has too little left ({reason}): the pod would use {} and {} compute of it; what fits: {memory} and {cores} compute",
-                asked.memory, asked.cores
-            ),
-            Self::Quota(excess) => excess.fmt(f),
-        }
-    }
 }
 
 /// Decides on a request of a pod with this allocation, which had the share `from` before a resize

@@ -9,7 +9,8 @@ use crate::id::GpuUuid;
 use crate::units::{Mib, Percent};
 
 /// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// A plain init container: runs to its end before the next one starts.
     Init,

@@ -7,7 +7,6 @@ use aliquot_k8s::access;
 use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
-use futures::FutureExt as _;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use thiserror::Error;
@@ -61,8 +60,8 @@ pub(crate) async fn serve(
     let control = settings
         .authenticate
         .then(|| AccessControl::new(reviewer, []));
-    let serving = access_control::serve(listener, router, control.transpose()?, stop);
-    Ok(serving.map(drop))
+    let control = control.transpose()?;
+    Ok(access_control::serve(listener, router, control, stop))
 }
 
 /// Serves nothing but that the agent has cleaned up the node: keeps the process alive without work,

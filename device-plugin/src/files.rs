@@ -93,6 +93,14 @@ pub fn directory(path: &Path, mode: u32) -> Result<(), FileError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("chmod", path))
 }
 
+/// The content of a file; `None` if it does not exist.
+pub fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        content => content.map(Some).map_err(failed("read", path)),
+    }
+}
+
 /// Removes a file or a whole directory; a missing one is no error.
 pub fn remove(path: &Path) -> Result<(), FileError> {
     let result = match fs::symlink_metadata(path) {

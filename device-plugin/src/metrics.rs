@@ -80,42 +80,72 @@ pub struct Tenant {
     pub container: String,
 }
 
-/// All metrics; clones share the values.
-#[derive(Clone, Debug, Default)]
-pub struct Metrics {
-    pub prestart: Family<Outcome, Counter>,
-    pub allocate: Counter,
-    /// Durations of the two calls of a container's start.
-    pub seconds: Seconds,
-    pub steer: Family<Outcome, Counter>,
-    pub register: Family<Outcome, Counter>,
-    pub node_writes: Family<Outcome, Counter>,
-    /// Containers that see another MIG instance than the one in their allocation.
-    pub audit_differences: Counter,
-    pub collected: Counter,
-    pub accepted: Gauge,
-    pub damaged_shares: Gauge,
-    /// Running accepted pods that the kubelet's checkpoint does not list.
-    pub checkpoint_lost: Gauge,
-    /// Device ids of this agent's resources that another device plugin registered or allocated.
-    pub foreign_device_ids: Gauge,
-    /// 1 while the agent waits for the driver, 0 else.
-    pub driver_missing: Gauge,
-    pub unhealthy_gpus: Gauge,
-    pub mps_up: Family<MpsDevice, Gauge>,
-    /// How often each device's MPS daemon was restarted.
-    pub mps_restarts: Family<MpsDevice, Gauge>,
-    pub mps_clients: Family<Tenant, Gauge>,
-    pub mps_used: Family<Tenant, Gauge>,
-    /// 1 while the node's profile cannot be used, 0 else.
-    pub profile_error: Gauge,
-    /// The node's profile, applied or being applied.
-    pub profile: Family<ProfileLabels, Gauge>,
-    /// When a profile was last applied to every GPU, in seconds since the epoch.
-    pub profile_applied: Gauge,
-    pub changing_gpus: Gauge,
-    pub switches: Family<Outcome, Counter>,
-    pub xids: Family<XidLabels, Counter>,
+macro_rules! declared {
+    ($($field:ident: $kind:ty = $name:literal $help:literal;)*) => {
+        /// All metrics; clones share the values.
+        #[derive(Clone, Debug, Default)]
+        pub struct Metrics {
+            /// Durations of the two calls of a container's start.
+            pub seconds: Seconds,
+            $(pub $field: $kind,)*
+        }
+
+        impl Metrics {
+            fn register_all(&self, registry: &mut Registry) {
+                self.seconds.register(registry);
+                $(registry.register($name, $help, self.$field.clone());)*
+            }
+        }
+    };
+}
+
+declared! {
+    prestart: Family<Outcome, Counter> = "prestart"
+        "PreStartContainer calls: accepted, served (accepted before), untouched (not ours), refused, failed";
+    allocate: Counter = "allocate"
+        "Allocate calls answered";
+    steer: Family<Outcome, Counter> = "steer"
+        "GetPreferredAllocation calls: steered to a waiting pod's devices, or unsteered";
+    register: Family<Outcome, Counter> = "register"
+        "Registrations with the kubelet: done, failed";
+    node_writes: Family<Outcome, Counter> = "node_writes"
+        "Writes of inventory or condition: done, failed";
+    audit_differences: Counter = "audit_differences"
+        "Containers that see another MIG instance than the one in their allocation";
+    collected: Counter = "collected"
+        "Names whose spec and directory were collected";
+    accepted: Gauge = "accepted"
+        "Accepted shares";
+    damaged_shares: Gauge = "damaged_shares"
+        "Accepted shares that cannot be read back; their pods count with what their annotations say";
+    checkpoint_lost: Gauge = "checkpoint_lost"
+        "Running shares that the kubelet's checkpoint does not know";
+    foreign_device_ids: Gauge = "foreign_device_ids"
+        "Device ids of the agent's resources that another device plugin registered or allocated";
+    driver_missing: Gauge = "driver_missing"
+        "1 while the agent cannot open the driver and waits for it, 0 else";
+    unhealthy_gpus: Gauge = "sick_gpus"
+        "GPUs out of service until the driver says that they are well";
+    profile_error: Gauge = "profile_error"
+        "1 while the node's profile cannot be used and the last good one stays, 0 else";
+    profile: Family<ProfileLabels, Gauge> = "profile"
+        "1 for the node's profile with the hash of the configuration that was read";
+    profile_applied: Gauge = "profile_applied_timestamp_seconds"
+        "When the node's profile last began to hold on every GPU; 0: not yet";
+    changing_gpus: Gauge = "changing_gpus"
+        "GPUs whose mode changes";
+    switches: Family<Outcome, Counter> = "switches"
+        "Changes of GPUs' modes: done, failed (tried again), waits (for a reset of the GPU), given-up (not free in time)";
+    xids: Family<XidLabels, Counter> = "xids"
+        "XIDs that the driver reported, and what each asked for";
+    mps_up: Family<MpsDevice, Gauge> = "mps_daemon_up"
+        "1 while the MPS daemon of this GPU serves, else 0";
+    mps_restarts: Family<MpsDevice, Gauge> = "mps_daemon_restarts"
+        "How often the MPS daemon of this GPU was started again";
+    mps_clients: Family<Tenant, Gauge> = "mps_clients"
+        "MPS clients of this container; each has the container's cap for itself";
+    mps_used: Family<Tenant, Gauge> = "mps_used_bytes"
+        "GPU memory that the MPS clients of this container hold together";
 }
 
 impl Metrics {
@@ -123,121 +153,9 @@ impl Metrics {
     pub fn registered() -> (Self, Registry) {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("aliquot_device_plugin");
-        let all = &metrics;
-        all.initialize_outcomes();
-        registry.register(
-            "prestart",
-            "PreStartContainer calls: accepted, served (accepted before), untouched (not ours), refused, failed",
-            all.prestart.clone(),
-        );
-        registry.register("allocate", "Allocate calls answered", all.allocate.clone());
-        all.seconds.register(&mut registry);
-        registry.register(
-            "steer",
-            "GetPreferredAllocation calls: steered to a waiting pod's devices, or unsteered",
-            all.steer.clone(),
-        );
-        registry.register(
-            "register",
-            "Registrations with the kubelet: done, failed",
-            all.register.clone(),
-        );
-        registry.register(
-            "node_writes",
-            "Writes of inventory or condition: done, failed",
-            all.node_writes.clone(),
-        );
-        registry.register(
-            "audit_differences",
-            "Containers that see another MIG instance than the one in their allocation",
-            all.audit_differences.clone(),
-        );
-        registry.register(
-            "collected",
-            "Names whose spec and directory were collected",
-            all.collected.clone(),
-        );
-        registry.register("accepted", "Accepted shares", all.accepted.clone());
-        registry.register(
-            "damaged_shares",
-            "Accepted shares that cannot be read back; their pods count with what their annotations say",
-            all.damaged_shares.clone(),
-        );
-        registry.register(
-            "checkpoint_lost",
-            "Running shares that the kubelet's checkpoint does not know",
-            all.checkpoint_lost.clone(),
-        );
-        registry.register(
-            "foreign_device_ids",
-            "Device ids of the agent's resources that another device plugin registered or allocated",
-            all.foreign_device_ids.clone(),
-        );
-        registry.register(
-            "driver_missing",
-            "1 while the agent cannot open the driver and waits for it, 0 else",
-            all.driver_missing.clone(),
-        );
-        registry.register(
-            "sick_gpus",
-            "GPUs out of service until the driver says that they are well",
-            all.unhealthy_gpus.clone(),
-        );
-        registry.register(
-            "profile_error",
-            "1 while the node's profile cannot be used and the last good one stays, 0 else",
-            all.profile_error.clone(),
-        );
-        registry.register(
-            "profile",
-            "1 for the node's profile with the hash of the configuration that was read",
-            all.profile.clone(),
-        );
-        registry.register(
-            "profile_applied_timestamp_seconds",
-            "When the node's profile last began to hold on every GPU; 0: not yet",
-            all.profile_applied.clone(),
-        );
-        registry.register(
-            "changing_gpus",
-            "GPUs whose mode changes",
-            all.changing_gpus.clone(),
-        );
-        registry.register(
-            "switches",
-            "Changes of GPUs' modes: done, failed (tried again), waits (for a reset of the GPU), given-up (not free in time)",
-            all.switches.clone(),
-        );
-        registry.register(
-            "xids",
-            "XIDs that the driver reported, and what each asked for",
-            all.xids.clone(),
-        );
-        all.register_mps(&mut registry);
+        metrics.initialize_outcomes();
+        metrics.register_all(&mut registry);
         (metrics, registry)
-    }
-
-    fn register_mps(&self, registry: &mut Registry) {
-        registry.register(
-            "mps_daemon_up",
-            "1 while the MPS daemon of this GPU serves, else 0",
-            self.mps_up.clone(),
-        );
-        registry.register(
-            "mps_daemon_restarts",
-            "How often the MPS daemon of this GPU was started again",
-            self.mps_restarts.clone(),
-        );
-        registry.register(
-            "mps_clients",
-            "MPS clients of this container; each has the container's cap for itself",
-            self.mps_clients.clone(),
-        );
-        registry.register(
-            "mps_used_bytes",
-            "GPU memory that the MPS clients of this container hold together",
-            self.mps_used.clone(),
-        );
     }
 
     /// Creates every outcome at 0, so that the first event of its kind is an increase.

@@ -135,6 +135,22 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
         .chain(apps.map(|c| (c, Stage::App)))
 }
 
+/// The name of each started container, by the runtime's container id: the status has
+/// `containerd://<id>`.
+pub fn names_by_id(pod: &Pod) -> BTreeMap<String, String> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        let app = status.container_statuses.iter().flatten();
+        let debug = status.ephemeral_container_statuses.iter().flatten();
+        init.chain(app).chain(debug)
+    });
+    let known = statuses.filter_map(|status| {
+        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+        Some((id.to_owned(), status.name.clone()))
+    });
+    known.collect()
+}
+
 /// The pod's demand, defaults applied. [`Demand::requests_gpu`] says whether it asks for a share.
 /// Limits count; requests where a limit is missing; the annotation where both are.
 pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError> {

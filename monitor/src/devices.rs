@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use aliquot_nvml::{
-    DeviceMemory, Driver, DriverInventory, GpuFacts, GpuUtilization, Note, NvmlError, Usage,
+    DeviceMemory, DriverInventory, GpuFacts, GpuUtilization, Note, NvmlError, Usage,
 };
 
 /// The inventory is read again after this, and when a process is on an unknown MIG instance: it
@@ -16,10 +16,6 @@ const INVENTORY_INTERVAL: Duration = Duration::from_mins(1);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Utilization and memory are read after this, in every second sample.
 const UTILIZATION_INTERVAL: Duration = Duration::from_millis(900);
-
-pub trait GpuDriver: Driver + Usage {}
-
-impl<T: Driver + Usage> GpuDriver for T {}
 
 #[derive(Clone, Debug, Default)]
 pub struct GpuSample {
@@ -56,7 +52,7 @@ pub struct InventoryCache {
 impl InventoryCache {
     /// The GPUs now, and the error if the inventory could not be read: then they are the last known
     /// ones. Blocks.
-    pub fn now(&mut self, driver: &dyn GpuDriver) -> (Vec<GpuSample>, Option<NvmlError>) {
+    pub fn now(&mut self, driver: &dyn Usage) -> (Vec<GpuSample>, Option<NvmlError>) {
         let is_old = |then: Instant, age: Duration| then.elapsed() > age;
         let after = if self.is_incomplete() {
             self.pause
@@ -67,7 +63,7 @@ impl InventoryCache {
         let is_due = self.stale || known.is_none_or(|(read, _)| is_old(*read, after));
         let mut failed = None;
         if is_due {
-            match driver.inventory() {
+            match driver.gpus() {
                 Ok(found) => {
                     self.inventory = Some((Instant::now(), found));
                     self.stale = false;
@@ -121,7 +117,7 @@ fn is_left_out(note: &Note) -> bool {
     )
 }
 
-fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts) -> GpuSample {
+fn read_gpu(driver: &dyn Usage, facts: &GpuFacts) -> GpuSample {
     let instances = facts.layout.instances.iter().flat_map(|outer| {
         outer.devices.iter().map(|inner| InstanceSample {
             uuid: inner.uuid.clone(),

@@ -137,15 +137,9 @@ pub fn read(state: &Path) -> ManagedContainers {
     let folder = StateDirectory(state).accepted();
     let directories = StateDirectory(state).container_directories();
     let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
+        Ok(entries) => entries.collect::<Vec<_>>(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return containers,
-        Err(error) => {
-            containers.unlisted = true;
-            containers
-                .unreadable
-                .push(unreadable_share(&folder, &error));
-            return containers;
-        }
+        Err(error) => vec![Err(error)],
     };
     for entry in entries {
         let file = match entry {

@@ -60,6 +60,12 @@ impl NodeSample {
         current_uuids.map_or_else(allocated, String::as_str)
     }
 
+    /// The uuids of all devices of a container.
+    pub fn device_uuids(&self, at: usize) -> impl Iterator<Item = &str> {
+        let devices = 0..self.containers.all[at].devices.len();
+        devices.map(move |device| self.device_uuid(at, device))
+    }
+
     /// Of these GPUs, those with processes whose memory the driver does not report, and those that
     /// this sample says nothing about: without processes, or unreadable.
     pub fn unmeasured<'a>(

@@ -127,7 +127,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         gpu,
         ended: pod::is_finished(pod),
         ended_containers: ended_containers(pod),
-        containers: containers(pod),
+        containers: pod::names_by_id(pod),
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
     Some((pod::kubelet_uid(pod), found))
@@ -153,21 +153,6 @@ fn is_positive(quantity: &str) -> bool {
         .bytes()
         .take_while(|byte| !byte.is_ascii_alphabetic());
     digits.into_iter().any(|byte| matches!(byte, b'1'..=b'9'))
-}
-
-/// `containerd://<id>` of each container, without its scheme.
-fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
-    let statuses = pod.status.iter().flat_map(|status| {
-        let init = status.init_container_statuses.iter().flatten();
-        let app = status.container_statuses.iter().flatten();
-        let debug = status.ephemeral_container_statuses.iter().flatten();
-        init.chain(app).chain(debug)
-    });
-    let known = statuses.filter_map(|status| {
-        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
-        Some((id.to_owned(), status.name.clone()))
-    });
-    known.collect()
 }
 
 /// A sidecar that has ended is started again.

@@ -11,11 +11,10 @@ use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_node_state::processes::Processes;
 use aliquot_node_state::state::StateDirectory;
-use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
+use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml, Usage};
 use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
-use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -32,7 +31,6 @@ use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::Measurements;
 use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner;
-use crate::devices::GpuDriver;
 use crate::enforce::DriverLimits;
 use crate::evaluation::Evaluator;
 use crate::exporter::{Exporter, LatestSnapshot};
@@ -109,7 +107,7 @@ pub async fn run(
         .authenticate
         .then(|| AccessControl::new(reviewer, []));
     let serving = access_control::serve(listener, router, control.transpose()?, stop.clone());
-    tasks.spawn(serving.map(drop));
+    tasks.spawn(serving);
 
     let (notes, note_rx) = event::queue();
     let publishing = publish(client.clone(), "aliquot-monitor", note_rx, stop.clone());
@@ -135,7 +133,7 @@ pub async fn run(
         lending: Lending::new(settings.grace()),
         limits: DriverLimits::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         sampler: Sampler::new(
-            Arc::clone(&driver) as Arc<dyn GpuDriver>,
+            Arc::clone(&driver) as Arc<dyn Usage>,
             state,
             processes.clone(),
             pods.clone(),

@@ -10,20 +10,21 @@ use aliquot_core::PodUid;
 use aliquot_node_state::mps;
 use aliquot_node_state::processes::{ProcessIdentity, Processes};
 use aliquot_node_state::state::StateDirectory;
+use aliquot_nvml::Usage;
 use aliquot_region::host::{self, CountersReadError};
 use aliquot_region::limits::{HostLimitsPage, YIELDS};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
 use crate::container_names::ContainerNames;
-use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
+use crate::devices::{self, GpuSample, InventoryCache};
 use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
-use crate::node_sample::{DevicePage, NodeContext, NodeSample, ProcessSample};
+use crate::node_sample::{Counters, DevicePage, NodeContext, NodeSample, ProcessSample};
 use crate::pods::{Pod, Pods};
 
 /// Takes samples, and caches what need not be read each time.
 pub struct Sampler {
-    driver: Arc<dyn GpuDriver>,
+    driver: Arc<dyn Usage>,
     reader: ContainerReader,
     processes: Processes,
     pods: Pods,
@@ -44,7 +45,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Samples this driver and the containers below the agent's state directory.
-    pub fn new(driver: Arc<dyn GpuDriver>, state: &Path, processes: Processes, pods: Pods) -> Self {
+    pub fn new(driver: Arc<dyn Usage>, state: &Path, processes: Processes, pods: Pods) -> Self {
         let own = processes.info(std::process::id());
         Self {
             own: own.and_then(|known| known.location.pod),
@@ -94,41 +95,12 @@ impl Sampler {
         let seen = locations
             .filter_map(|location| Some((location.pod.clone()?, location.container.clone()?)));
         self.seen = seen.collect();
-        let devices: Vec<Vec<&str>> = (containers.all.iter().enumerate())
-            .map(|(at, container)| {
-                (0..container.devices.len())
-                    .map(|i| sample.device_uuid(at, i))
-                    .collect()
-            })
-            .collect();
-        let known = devices::devices(&gpus, |_| true);
-        let missing = devices
-            .iter()
-            .flatten()
-            .filter(|uuid| !known.contains(*uuid));
-        let unknown: Vec<String> = missing.map(|uuid| (*uuid).to_owned()).collect();
-        let used_gpus: BTreeSet<&str> = sample.processes.iter().map(|one| &*one.gpu).collect();
-        let quiet = devices::devices(&gpus, |gpu| {
-            !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
-        });
-        let pairs = (containers.all.iter().zip(before)).zip(&devices).map(
-            |((container, before), devices)| {
-                let before = match before? {
-                    Ok(before) => before,
-                    Err(error) => return Some(Err(error)),
-                };
-                // No process uses memory that the counters could be compared with.
-                let is_quiet = devices.iter().all(|uuid| quiet.contains(uuid));
-                let after = if is_quiet {
-                    Ok(before.clone())
-                } else {
-                    counters(container)?
-                };
-                Some(after.map(|after| (before, after)))
-            },
-        );
-        sample.counters = pairs.collect();
+        sample.counters = with_counters_after(before, &sample, &gpus);
         // The processes on a GPU that is missing in the inventory are not known.
+        let known = devices::devices(&gpus, |_| true);
+        let used = (0..containers.all.len()).flat_map(|at| sample.device_uuids(at));
+        let missing = used.filter(|uuid| !known.contains(uuid));
+        let unknown: Vec<String> = missing.map(str::to_owned).collect();
         self.gpus.set_missing(!unknown.is_empty());
         sample.blind.extend(unknown);
         for (container, counters) in containers.all.iter().zip(&sample.counters) {
@@ -333,6 +305,33 @@ fn counters(
 ) -> Option<Result<host::CountersSnapshot, CountersReadError>> {
     let read = || host::read(&container.directory.counters(), container.devices.len());
     container.limited.then(read)
+}
+
+/// Reads the counters again after the processes, but for containers on whose GPUs no process uses
+/// memory that the counters could be compared with.
+fn with_counters_after(
+    before: Vec<Option<Result<host::CountersSnapshot, CountersReadError>>>,
+    sample: &NodeSample,
+    gpus: &[GpuSample],
+) -> Vec<Option<Counters>> {
+    let used: BTreeSet<&str> = sample.processes.iter().map(|one| &*one.gpu).collect();
+    let quiet = devices::devices(gpus, |gpu| {
+        !used.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
+    });
+    let containers = sample.containers.all.iter().enumerate().zip(before);
+    let pairs = containers.map(|((at, container), before)| {
+        let before = match before? {
+            Ok(before) => before,
+            Err(error) => return Some(Err(error)),
+        };
+        let after = if sample.device_uuids(at).all(|uuid| quiet.contains(uuid)) {
+            Ok(before.clone())
+        } else {
+            counters(container)?
+        };
+        Some(after.map(|after| (before, after)))
+    });
+    pairs.collect()
 }
 
 /// Whether the file was removed with its container, or does not exist yet.

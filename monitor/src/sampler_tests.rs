@@ -6,8 +6,8 @@ use std::time::Duration;
 use aliquot_core::Mib;
 use aliquot_k8s::watch::Index as _;
 use aliquot_nvml::{
-    DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts, GpuProcess,
-    GpuUtilization, Nvml, NvmlError, Options, ProcessUtilization, Usage,
+    DeviceMemory, DriverInventory, GpuFacts, GpuProcess, GpuUtilization, Nvml, NvmlError, Options,
+    ProcessUtilization,
 };
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 use parking_lot::Mutex;
@@ -36,8 +36,8 @@ fn no_answer() -> NvmlError {
     opened.err().expect("there is no such library")
 }
 
-impl Driver for Scripted {
-    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+impl Usage for Scripted {
+    fn gpus(&self) -> Result<DriverInventory, NvmlError> {
         let gpu = |(index, uuid): (u32, &&str)| GpuFacts {
             uuid: (*uuid).to_owned(),
             index,
@@ -53,16 +53,6 @@ impl Driver for Scripted {
         })
     }
 
-    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
-        Ok(Vec::new())
-    }
-
-    fn wait_events(&self, _timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
-        Ok(Vec::new())
-    }
-}
-
-impl Usage for Scripted {
     fn processes(&self, _gpu: &str) -> Result<Vec<GpuProcess>, NvmlError> {
         let of = |pid| GpuProcess {
             pid,

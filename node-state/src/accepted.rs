@@ -21,7 +21,6 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedContainer {
     pub name: String,
-    #[serde(with = "stage")]
     pub stage: Stage,
     /// Its limits besides its grants.
     pub effective: EffectiveLimits,
@@ -186,36 +185,6 @@ pub fn file_name(pod: &PodUid) -> String {
 /// The pod of a file; `None` for the name of another file.
 pub fn pod_of_file(name: &str) -> Option<PodUid> {
     name.strip_suffix(".json").map(PodUid::from)
-}
-
-/// [`Stage`] in JSON.
-mod stage {
-    use super::Stage;
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    const WORDS: [(&str, Stage); 3] = [
-        ("init", Stage::Init),
-        ("sidecar", Stage::Sidecar),
-        ("app", Stage::App),
-    ];
-
-    // serde's `with` passes the field by reference.
-    #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(super) fn serialize<S: Serializer>(stage: &Stage, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match stage {
-            Stage::Init => "init",
-            Stage::Sidecar => "sidecar",
-            Stage::App => "app",
-        })
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Stage, D::Error> {
-        let word = String::deserialize(from)?;
-        let found = WORDS.iter().find(|(known, _)| *known == word);
-        found.map(|(_, stage)| *stage).ok_or_else(|| {
-            de::Error::custom(format!("stage {word:?}; expected: init, sidecar or app"))
-        })
-    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use parking_lot::{Mutex, RwLock};
 use crate::access::{DriverAccess, DriverUse};
 use crate::driver::{Nvml, Options, REOPEN_INTERVAL};
 use crate::error::NvmlError;
-use crate::facts::{DeviceHealth, DriverInventory, GpuEvent};
+use crate::facts::DriverInventory;
 use crate::limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
 use crate::processes::GpuProcess;
+use crate::root;
 use crate::usage::{DeviceMemory, GpuUtilization, ProcessUtilization, Usage};
-use crate::{Driver, root};
 
 /// A driver that could not be opened is tried again after this.
 const RETRY: Duration = Duration::from_secs(2);
@@ -154,21 +154,11 @@ impl ReleasableNvml {
     }
 }
 
-impl Driver for ReleasableNvml {
-    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
-        self.call(Nvml::inventory)
-    }
-
-    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
-        self.call(Nvml::health)
-    }
-
-    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
-        self.call(|nvml| nvml.wait_events(timeout))
-    }
-}
-
 impl Usage for ReleasableNvml {
+    fn gpus(&self) -> Result<DriverInventory, NvmlError> {
+        self.call(Nvml::gpus)
+    }
+
     fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError> {
         self.call(|nvml| nvml.processes(gpu))
     }

@@ -12,9 +12,11 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
 };
 
+use crate::Driver as _;
 use crate::calls::{is_missing, struct_version};
 use crate::driver::Nvml;
 use crate::error::NvmlError;
+use crate::facts::DriverInventory;
 use crate::processes::{self, GpuProcess};
 
 /// NVML's number for version 1 of the struct.
@@ -66,8 +68,11 @@ pub struct ProcessUtilization {
     pub at: u64,
 }
 
-/// Queries about use. Calls block.
+/// The monitor's queries. Calls block.
 pub trait Usage: Send + Sync {
+    /// As [`Driver::inventory`](crate::Driver::inventory).
+    fn gpus(&self) -> Result<DriverInventory, NvmlError>;
+
     /// The processes on a GPU, once for each instance, including graphics and MPS clients.
     fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError>;
 
@@ -85,6 +90,10 @@ pub trait Usage: Send + Sync {
 }
 
 impl Usage for Nvml {
+    fn gpus(&self) -> Result<DriverInventory, NvmlError> {
+        self.inventory()
+    }
+
     fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError> {
         let failed = |source| NvmlError::Processes {
             uuid: gpu.to_owned(),

@@ -1,7 +1,7 @@
 //! The schema of the configuration: every key that [`config`](crate::config) reads, with its
 //! description. [`read`](crate::read()) checks against it, and editors get it as JSON schema.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config;
 use crate::gpu_selector::Pci;
@@ -298,33 +298,8 @@ const SLICE: ValueSchema = Keys(&[
 
 /// The JSON schema (draft 2020-12), with a final line break.
 pub fn json_schema() -> Result<String, serde_json::Error> {
-    let mut schema = serde_json::Map::new();
-    schema.insert(
-        "$schema".to_owned(),
-        json!("https://json-schema.org/draft/2020-12/schema"),
-    );
-    schema.insert(
-        "title".to_owned(),
-        json!("Aliquot: which GPU is shared in which way"),
-    );
-    if let Value::Object(rest) = CONFIG.json_schema() {
-        schema.extend(rest);
-    }
-    // By key, whatever map serde_json was built with.
-    Ok(serde_json::to_string_pretty(&ordered(Value::Object(schema)))? + "\n")
-}
-
-fn ordered(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
-            entries.sort_by(|one, other| one.0.cmp(&other.0));
-            let entries = entries
-                .into_iter()
-                .map(|(key, value)| (key, ordered(value)));
-            Value::Object(entries.collect())
-        }
-        Value::Array(entries) => entries.into_iter().map(ordered).collect(),
-        plain => plain,
-    }
+    let mut schema = CONFIG.json_schema();
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("Aliquot: which GPU is shared in which way");
+    Ok(serde_json::to_string_pretty(&schema)? + "\n")
 }

@@ -129,7 +129,7 @@ struct Resource {
 pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
     let file: File = read::parse_typed(&FILE, read::parse_yaml(text)?)?;
     let mut notes = notes(&file);
-    let (kind, sharing) = match (&file.sharing.mps, &file.sharing.time_slicing) {
+    let sharing = match (&file.sharing.mps, &file.sharing.time_slicing) {
         (Some(mps), time_slicing) => {
             if time_slicing.is_some() {
                 notes.push(
@@ -137,52 +137,20 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
                         .to_owned(),
                 );
             }
-            ("mps", Some(mps))
+            Some(("mps", mps))
         }
-        (None, Some(time_slicing)) => ("timeSlicing", Some(time_slicing)),
-        (None, None) => ("", None),
+        (None, Some(time_slicing)) => Some(("timeSlicing", time_slicing)),
+        (None, None) => None,
     };
     let mut gpus: Vec<Rule> = Vec::new();
     let mut errors = Vec::new();
-    for (index, resource) in sharing
-        .iter()
-        .flat_map(|sharing| &sharing.resources)
-        .enumerate()
-    {
-        let path = format!("sharing.{kind}.resources[{index}]");
-        let full = full(&resource.name);
-        if full.starts_with("nvidia.com/mig-") {
-            notes.push(format!(
-                "{path}: {full} is left out, because this file does not tell which GPUs have such instances; give those GPUs mode mig with `on` under that profile: replicas {}",
-                resource.replicas
-            ));
-            continue;
-        }
-        if full != "nvidia.com/gpu" {
-            let expected = "nvidia.com/gpu, nvidia.com/mig-<profile>";
-            let path = child_path(&path, "name");
-            errors.push(ProfileError::new(
-                path,
-                &json!(resource.name),
-                "is not a GPU resource",
-                expected,
-            ));
-            continue;
-        }
-        let Some(mode) = sharing.and_then(|sharing| mode(kind, sharing, resource)) else {
-            let expected = "2 or more with timeSlicing, 1 to 48 with mps";
-            let path = child_path(&path, "replicas");
-            errors.push(ProfileError::new(
-                path,
-                &json!(resource.replicas),
-                "is out of range",
-                expected,
-            ));
-            continue;
-        };
-        match select(&resource.devices, &child_path(&path, "devices")) {
-            Ok(selects) => gpus.extend(selects.into_iter().map(|s| Rule::new(s, mode.clone()))),
-            Err(error) => errors.push(error),
+    if let Some((kind, sharing)) = sharing {
+        for (index, resource) in sharing.resources.iter().enumerate() {
+            let path = format!("sharing.{kind}.resources[{index}]");
+            match rules((kind, sharing), resource, &path, &mut notes) {
+                Ok(rules) => gpus.extend(rules),
+                Err(error) => errors.push(error),
+            }
         }
     }
     if !errors.is_empty() {
@@ -198,6 +166,41 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
     };
     let config = Config::new(name, profile);
     Ok(Converted { config, notes })
+}
+
+/// The rules for one resource, which is at `path`.
+fn rules(
+    (kind, sharing): (&str, &SharingSettings),
+    resource: &Resource,
+    path: &str,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Rule>, ProfileError> {
+    let full = full(&resource.name);
+    if full.starts_with("nvidia.com/mig-") {
+        notes.push(format!(
+            "{path}: {full} is left out, because this file does not tell which GPUs have such instances; give those GPUs mode mig with `on` under that profile: replicas {}",
+            resource.replicas
+        ));
+        return Ok(Vec::new());
+    }
+    if full != "nvidia.com/gpu" {
+        return Err(ProfileError::new(
+            child_path(path, "name"),
+            &json!(resource.name),
+            "is not a GPU resource",
+            "nvidia.com/gpu, nvidia.com/mig-<profile>",
+        ));
+    }
+    let mode = mode(kind, sharing, resource).ok_or_else(|| {
+        ProfileError::new(
+            child_path(path, "replicas"),
+            &json!(resource.replicas),
+            "is out of range",
+            "2 or more with timeSlicing, 1 to 48 with mps",
+        )
+    })?;
+    let selects = select(&resource.devices, &child_path(path, "devices"))?.into_iter();
+    Ok(selects.map(|one| Rule::new(one, mode.clone())).collect())
 }
 
 fn full(name: &str) -> String {

@@ -163,7 +163,7 @@ impl ValueSchema {
             }
             (Self::OneOrMore(of), _) => of.check(value, path, errors),
             (Self::Map(format, of), Value::Object(map)) => {
-                for (key, value) in sorted(map) {
+                for (key, value) in map {
                     let path = child_path(path, key);
                     if !(format.matches)(key) {
                         let key = Value::from(key.as_str());
@@ -303,7 +303,7 @@ fn object(
     errors: &mut Vec<ProfileError>,
 ) {
     let fields = || tables.iter().copied().flatten();
-    for (key, _) in sorted(map) {
+    for key in map.keys() {
         if fields().all(|field| field.key != key) {
             let path = child_path(path, key);
             errors.push(ProfileError::without_value(
@@ -332,13 +332,6 @@ fn object(
 fn keys(tables: &[&[KeySchema]]) -> String {
     let keys: Vec<&str> = tables.iter().copied().flatten().map(|f| f.key).collect();
     keys.join(", ")
-}
-
-/// Sorted by key: the order of a JSON map depends on the features of the build.
-fn sorted(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
-    let mut entries: Vec<_> = map.iter().collect();
-    entries.sort_by_key(|(key, _)| *key);
-    entries
 }
 
 fn kind_of(value: &Value) -> &'static str {

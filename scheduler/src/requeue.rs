@@ -71,50 +71,20 @@ pub async fn run(
         }
         let mut failed = Vec::new();
         let requeueable = take_requeueable(&cache);
-        // One nomination requeues all pods of the same and of lower priority.
-        let first = requeueable
-            .iter()
-            .find_map(|(_, r)| Some((&r.pod, r.nominate.as_ref()?)));
-        if let Some((pod, node)) = first
-            && let Err(error) = pods.nominate(pod, node).await
-        {
-            tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot nominate the node for the pod, which fits there now");
-        }
+        nominate_first(&pods, &requeueable).await;
         for (uid, Requeueable { pod, .. }) in requeueable {
             // Those before it took time.
             if !leader.leads() {
                 failed.push(uid);
                 continue;
             }
-            let now = Timestamp::now().as_millisecond().to_string();
-            fail_point::at("RequeueBeforePatch");
-            let answer = pods.annotate(&pod, REQUEUE_ANNOTATION, Some(&now)).await;
-            fail_point::at("RequeueAfterPatch");
-            match answer {
-                Ok(()) => {
+            match patch(&pods, &pod).await {
+                Patched::Done => {
                     metrics.requeues.inc();
-                    tracing::info!(
-                        pod = pod.name,
-                        namespace = pod.namespace,
-                        "requeued, the pod fits now"
-                    );
                 }
-                Err(CallError::Failed(kube::Error::Api(status))) if status.code == 404 => {
-                    cache.lock().remove_pending(&uid);
-                }
-                Err(CallError::Failed(kube::Error::Api(status)))
-                    if matches!(status.code, 400 | 403 | 413 | 422) =>
-                {
-                    let why = &status.message;
-                    tracing::warn!(pod = pod.name, namespace = pod.namespace, %why, "may not requeue the pod, which fits now");
-                    rejected.push_back((Instant::now() + REJECTED, uid));
-                }
-                // Also a conflict: of several writers, or because another pod has its name (uid
-                // precondition). The watch will show which.
-                Err(error) => {
-                    tracing::warn!(pod = pod.name, namespace = pod.namespace, %error, "cannot requeue the pod, which fits now");
-                    failed.push(uid);
-                }
+                Patched::Gone => cache.lock().remove_pending(&uid),
+                Patched::Rejected => rejected.push_back((Instant::now() + REJECTED, uid)),
+                Patched::Failed => failed.push(uid),
             }
         }
         if failed.is_empty() {
@@ -126,6 +96,54 @@ pub async fn run(
         }
         for uid in &failed {
             requeue_failed(&cache, uid);
+        }
+    }
+}
+
+/// One nomination requeues all pods of the same and of lower priority.
+async fn nominate_first(pods: &PodClient, requeueable: &[(PodUid, Requeueable)]) {
+    let mut all = requeueable.iter();
+    let first = all.find_map(|(_, one)| Some((&one.pod, one.nominate.as_ref()?)));
+    if let Some((pod, node)) = first
+        && let Err(error) = pods.nominate(pod, node).await
+    {
+        tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot nominate the node for the pod, which fits there now");
+    }
+}
+
+/// The answer to the patch of a pod.
+enum Patched {
+    Done,
+    /// There is no such pod.
+    Gone,
+    Rejected,
+    Failed,
+}
+
+async fn patch(pods: &PodClient, pod: &PodRef) -> Patched {
+    let now = Timestamp::now().as_millisecond().to_string();
+    fail_point::at("RequeueBeforePatch");
+    let answer = pods.annotate(pod, REQUEUE_ANNOTATION, Some(&now)).await;
+    fail_point::at("RequeueAfterPatch");
+    let (name, namespace) = (&pod.name, &pod.namespace);
+    match answer {
+        Ok(()) => {
+            tracing::info!(pod = name, namespace, "requeued, the pod fits now");
+            Patched::Done
+        }
+        Err(CallError::Failed(kube::Error::Api(status))) if status.code == 404 => Patched::Gone,
+        Err(CallError::Failed(kube::Error::Api(status)))
+            if matches!(status.code, 400 | 403 | 413 | 422) =>
+        {
+            let why = &status.message;
+            tracing::warn!(pod = name, namespace, %why, "may not requeue the pod, which fits now");
+            Patched::Rejected
+        }
+        // Also a conflict: of several writers, or because another pod has its name (uid
+        // precondition). The watch will show which.
+        Err(error) => {
+            tracing::warn!(pod = name, namespace, %error, "cannot requeue the pod, which fits now");
+            Patched::Failed
         }
     }
 }

@@ -83,10 +83,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     }
     watches.start(&tasks, &client, &cache, &stop);
     tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
-    let publisher = (client.clone(), stop.clone());
-    tasks.spawn(async move {
-        publisher::publish(publisher.0, "aliquot-scheduler", event_rx, publisher.1).await;
-    });
+    tasks.spawn(publisher::publish(
+        client.clone(),
+        "aliquot-scheduler",
+        event_rx,
+        stop.clone(),
+    ));
     tasks.spawn(requeue::run(
         cache.clone(),
         pods.clone(),
@@ -143,8 +145,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
             namespace,
             pod: settings.identity.zip(settings.pod_uid),
         };
-        let scale_up = ScaleUp::new(cache.clone(), client.clone(), types, owner);
-        tasks.spawn(scale_up.run(leader.clone(), stop.clone()));
+        let scale_up = ScaleUp::new(cache.clone(), client.clone(), leader.clone(), types, owner);
+        tasks.spawn(scale_up.run(stop.clone()));
     }
 
     let verbs = ExtenderState {

@@ -69,12 +69,18 @@ struct Placeholder {
 }
 
 impl ScaleUp {
-    /// With placeholders beside the scheduler.
-    pub fn new(cache: Arc<LedgerCache>, client: Client, types: NodeTypes, owner: Owner) -> Self {
+    /// With placeholders beside the scheduler. Only the leader states a need.
+    pub fn new(
+        cache: Arc<LedgerCache>,
+        client: Client,
+        leader: Leader,
+        types: NodeTypes,
+        owner: Owner,
+    ) -> Self {
         let resource = cache.settings().names.of(Resource::Gpu).to_owned();
         Self {
             pods: PodClient::new(client.clone()),
-            leader: Leader::always(),
+            leader,
             cache,
             client,
             types: types.0,
@@ -86,11 +92,10 @@ impl ScaleUp {
         }
     }
 
-    /// Runs until `stop`. Only the leader states a need.
-    pub async fn run(mut self, leader: Leader, stop: CancellationToken) {
-        self.leader = leader.clone();
+    /// Runs until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
         let mut ticks = Ticks::every(INTERVAL, &stop);
-        while leader.next_tick(&mut ticks).await {
+        while self.leader.next_tick(&mut ticks).await {
             if let Err(error) = self.reconcile().await {
                 tracing::warn!(%error, "cannot state the need of GPUs to the autoscaler");
             }

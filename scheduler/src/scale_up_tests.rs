@@ -114,7 +114,8 @@ fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>, types: &str) -> 
         pod: None,
     };
     let types = types.parse().unwrap();
-    ScaleUp::new(cache.clone(), Client::new(service, "d"), types, owner)
+    let client = Client::new(service, "d");
+    ScaleUp::new(cache.clone(), client, Leader::always(), types, owner)
 }
 
 #[tokio::test]

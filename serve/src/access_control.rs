@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::{self, Ended, Limits};
+use crate::http::{self, Limits};
 use crate::tls::{self, SelfSignedError};
 
 /// The header for a token that passes the API server's proxy, which removes `Authorization`.
@@ -146,13 +146,13 @@ pub async fn serve(
     router: Router,
     control: Option<AccessControl>,
     stop: CancellationToken,
-) -> Ended {
+) {
     let tls = control.as_ref().map(|control| Arc::clone(&control.0.tls));
     let router = match control {
         Some(control) => control.guard(router),
         None => router,
     };
-    http::serve(listener, tls, router, Limits::new(0), stop).await
+    http::serve(listener, tls, router, Limits::new(0), stop).await;
 }
 
 async fn guard(State(control): State<AccessControl>, request: Request, next: Next) -> Response {

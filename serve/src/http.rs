@@ -91,14 +91,6 @@ pub struct ListenError {
     source: io::Error,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Every open request was answered.
-    Drained,
-    /// The drain deadline passed with connections still open.
-    DeadlinePassed,
-}
-
 /// Listens at this address. All addresses of IPv4 are those of IPv6, too: where a cluster has no IPv4,
 /// the kubelet and the API server reach a pod by no other.
 pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
@@ -122,7 +114,7 @@ pub async fn serve(
     router: Router,
     limits: Limits,
     stop: CancellationToken,
-) -> Ended {
+) {
     let server = Arc::new(Server {
         tls: tls.map(TlsAcceptor::from),
         // A body is limited before the router sees it.
@@ -148,11 +140,9 @@ pub async fn serve(
     }
     drop(listener);
     tasks.close();
-    if timeout(limits.drain, tasks.wait()).await.is_ok() {
-        return Ended::Drained;
+    if timeout(limits.drain, tasks.wait()).await.is_err() {
+        tracing::warn!(drain = ?limits.drain, "connections still open at the drain deadline");
     }
-    tracing::warn!(drain = ?limits.drain, "connections still open at the drain deadline");
-    Ended::DeadlinePassed
 }
 
 /// Waits until there are fewer connections than `most`, or the oldest could be closed.

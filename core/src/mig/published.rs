@@ -108,4 +108,10 @@ impl MigPlacement {
         };
         Some((gpu, placed))
     }
+
+    /// The UUID of a key's GPU, and the instance on it; the whole key for another device.
+    pub fn split_device_key(key: &GpuUuid) -> (&str, Option<Self>) {
+        let instance = Self::parse_device_key(key);
+        instance.map_or((key.as_str(), None), |(gpu, placed)| (gpu, Some(placed)))
+    }
 }

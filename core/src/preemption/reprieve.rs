@@ -141,8 +141,6 @@ fn share(occupant: &Occupant) -> (Mib, Percent) {
 /// Whether the pod uses this GPU, or an instance on it.
 fn uses(occupant: &Occupant, gpu: &Gpu) -> bool {
     let uses = occupant.allocated.uses().into_iter();
-    uses.flat_map(DeviceUses::keys).any(|key| {
-        let instance = MigPlacement::parse_device_key(key);
-        instance.map_or(key.as_str(), |(parent, _)| parent) == gpu.uuid.as_str()
-    })
+    uses.flat_map(DeviceUses::keys)
+        .any(|key| MigPlacement::split_device_key(key).0 == gpu.uuid.as_str())
 }

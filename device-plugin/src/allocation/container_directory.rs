@@ -1,7 +1,6 @@
 //! The container directory of one name: its limits page and its counters file.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use aliquot_node_state::container_directory::LIMITS;
 use aliquot_region::limits;
 
 use crate::allocation::counters_file;
-use crate::files::{FileError, directory, failed, put};
+use crate::files::{FileError, directory, failed, put, read};
 
 /// Creates the container directory of one name, or updates its limits page in place: a container
 /// may have it mounted. An existing counters file is left alone. Returns whether the page is new or
@@ -19,10 +18,9 @@ pub fn create(path: &Path, page: &[u8; limits::SIZE]) -> Result<bool, FileError>
     let mut page = *page;
     limits::set_counters(&mut page, counters_file::create(path)?);
     let limits = path.join(LIMITS);
-    match fs::read(&limits) {
-        Ok(old) => update(&limits, &old, &page),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, &page),
-        Err(error) => Err(failed("read", &limits)(error)),
+    match read(&limits)? {
+        Some(old) => update(&limits, &old, &page),
+        None => put(&limits, &page),
     }
 }
 
@@ -64,6 +62,7 @@ fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<bool, Fi
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;

@@ -4,7 +4,6 @@
 //! the pod's event, so it says what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use aliquot_core::inventory::Health;
 use aliquot_core::mig::published::MigPlacement;
@@ -13,6 +12,7 @@ use aliquot_core::usage::{AllocatedUse, DeviceUse};
 use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason};
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::checkpoint::CheckpointEntry;
+use thiserror::Error;
 
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
@@ -238,19 +238,38 @@ fn fits_later(
 
 /// The inventory's UUID for a device: that of its GPU for an instance of dynamic MIG.
 fn gpu_of(device: &GpuUuid) -> &str {
-    MigPlacement::parse_device_key(device).map_or(device.as_str(), |(gpu, _)| gpu)
+    MigPlacement::split_device_key(device).0
 }
 
+const RECREATE: &str = "delete the pod and create it again with `schedulerName: aliquot-scheduler` and without `spec.nodeName`";
+
 /// Why a pod may not start, with what its user should do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
+    #[error(
+        "the API server has no pod with uid {0} on this node: a static pod cannot get a share of a GPU because it bypasses the scheduler; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+    )]
     UnknownPod(PodUid),
+    #[error(
+        "{0} is a static pod, which bypasses the scheduler and therefore cannot get a share of a GPU; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+    )]
     StaticPod(String),
+    #[error(
+        "{0} was bound to this node without an allocation (annotation aliquot.dev/allocation is missing): {RECREATE}"
+    )]
     NoAllocation(String),
+    #[error("annotation aliquot.dev/allocation of {0} is invalid ({1}): {RECREATE}")]
     Unreadable(String, String),
+    #[error(
+        "the pod's allocation is for node {0}, but the pod is bound to another node: {RECREATE}"
+    )]
     OtherNode(NodeName),
+    #[error("the pod's allocation has no devices for container {0}: {RECREATE}")]
     NoShare(String),
     /// The kubelet allocated another number of replicas than the allocation has devices.
+    #[error(
+        "container {container} has {granted} device(s) in its allocation, but the kubelet allocated {allocated} replica(s) to it: {RECREATE}"
+    )]
     Count {
         container: String,
         /// Devices in its allocation.
@@ -258,16 +277,40 @@ pub enum Refusal {
         /// Device ids in the checkpoint.
         allocated: usize,
     },
+    #[error(
+        "{0} of the pod's allocation is no longer on this node: delete the pod and create it again"
+    )]
     DeviceGone(GpuUuid),
     /// The sharing mode of a device cannot give a container what the allocation has of it.
+    #[error("{0}")]
     Mode(String),
     /// What a pod that was accepted here uses is unknown.
+    #[error(
+        "the allocation of the pod with uid {0} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
+    )]
     ShareUnreadable(PodUid),
+    #[error(
+        "{0} of the pod's allocation is unhealthy ({1}): wait for the GPU to recover, or delete the pod and create it again"
+    )]
     Unhealthy(GpuUuid, String),
+    #[error("{0} of the pod's allocation {1}: delete the pod and create it again")]
     Changing(GpuUuid, String),
     /// Processes of deleted pods still use what the device has left for the pod.
+    #[error(
+        "processes of a pod that was deleted still use {0} ({1}): the kubelet starts this pod when they have ended"
+    )]
     Orphaned(GpuUuid, Reason),
     /// The device has too little left beside what was accepted before.
+    #[error(
+        "{gpu} has too little capacity left for this pod ({reason}): the pod needs {} and {} compute; other pods use {} of {}, {} compute and {} of {} replicas: delete the pod and create it again",
+        requested.memory,
+        requested.cores,
+        used.memory,
+        device.scaled,
+        used.cores,
+        used.replicas,
+        device.replicas
+    )]
     Full {
         gpu: GpuUuid,
         reason: Reason,
@@ -277,85 +320,6 @@ pub enum Refusal {
         used: DeviceUse,
         device: Box<Gpu>,
     },
-}
-
-const RECREATE: &str = "delete the pod and create it again with `schedulerName: aliquot-scheduler` and without `spec.nodeName`";
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownPod(uid) => write!(
-                f,
-                "the API server has no pod with uid {uid} on this node: a static pod cannot get a share of a GPU because it bypasses the scheduler; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
-            ),
-            Self::StaticPod(pod) => write!(
-                f,
-                "{pod} is a static pod, which bypasses the scheduler and therefore cannot get a share of a GPU; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
-            ),
-            Self::NoAllocation(pod) => write!(
-                f,
-                "{pod} was bound to this node without an allocation (annotation aliquot.dev/allocation is missing): {RECREATE}"
-            ),
-            Self::Unreadable(pod, why) => write!(
-                f,
-                "annotation aliquot.dev/allocation of {pod} is invalid ({why}): {RECREATE}"
-            ),
-            Self::OtherNode(node) => write!(
-                f,
-                "the pod's allocation is for node {node}, but the pod is bound to another node: {RECREATE}"
-            ),
-            Self::NoShare(container) => write!(
-                f,
-                "the pod's allocation has no devices for container {container}: {RECREATE}"
-            ),
-            Self::Count {
-                container,
-                granted,
-                allocated,
-            } => write!(
-                f,
-                "container {container} has {granted} device(s) in its allocation, but the kubelet allocated {allocated} replica(s) to it: {RECREATE}"
-            ),
-            Self::DeviceGone(gpu) => write!(
-                f,
-                "{gpu} of the pod's allocation is no longer on this node: delete the pod and create it again"
-            ),
-            Self::Mode(text) => f.write_str(text),
-            Self::ShareUnreadable(pod) => write!(
-                f,
-                "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
-            ),
-            Self::Unhealthy(gpu, why) => write!(
-                f,
-                "{gpu} of the pod's allocation is unhealthy ({why}): wait for the GPU to recover, or delete the pod and create it again"
-            ),
-            Self::Changing(gpu, how) => write!(
-                f,
-                "{gpu} of the pod's allocation {how}: delete the pod and create it again"
-            ),
-            Self::Orphaned(gpu, reason) => write!(
-                f,
-                "processes of a pod that was deleted still use {gpu} ({reason}): the kubelet starts this pod when they have ended"
-            ),
-            Self::Full {
-                gpu,
-                reason,
-                requested,
-                used,
-                device,
-            } => write!(
-                f,
-                "{gpu} has too little capacity left for this pod ({reason}): the pod needs {} and {} compute; other pods use {} of {}, {} compute and {} of {} replicas: delete the pod and create it again",
-                requested.memory,
-                requested.cores,
-                used.memory,
-                device.scaled,
-                used.cores,
-                used.replicas,
-                device.replicas
-            ),
-        }
-    }
 }
 
 #[cfg(test)]

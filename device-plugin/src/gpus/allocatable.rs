@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::GpuUuid;
 use aliquot_core::inventory::{self, Gpu, Health, RefusedPod};
 use aliquot_core::mig::published::Mig;
 use aliquot_core::mig::{self, MigProfile};
-use aliquot_core::{GpuUuid, Percent};
 use aliquot_node_state::device_id::DeviceIds;
 use aliquot_nvml as nvml;
 use aliquot_profiles::mode;
@@ -109,13 +109,8 @@ pub fn allocatable_devices(
 fn whole(gpu: &nvml::GpuFacts, health: &[nvml::DeviceHealth], default_resource: &str) -> Gpu {
     let health = health_of(&gpu.uuid, health).unwrap_or(Health::Ok);
     let links = gpu.links.iter();
+    let (uuid, model) = (gpu.uuid.as_str().into(), gpu.model.clone());
     Gpu {
-        uuid: gpu.uuid.as_str().into(),
-        index: gpu.index,
-        model: gpu.model.clone(),
-        memory: gpu.usable(),
-        scaled: gpu.usable(),
-        cores: Percent::WHOLE,
         replicas: 0,
         mode: inventory::Mode::Unknown,
         resource: default_resource.to_owned(),
@@ -124,11 +119,7 @@ fn whole(gpu: &nvml::GpuFacts, health: &[nvml::DeviceHealth], default_resource: 
         links: links
             .map(|(uuid, score)| (uuid.as_str().into(), *score))
             .collect(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+        ..Gpu::vgpu(uuid, gpu.index, model, gpu.usable())
     }
 }
 

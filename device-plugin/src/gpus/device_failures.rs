@@ -186,8 +186,7 @@ pub fn unlisted(
         }
     }
     for device in shares.iter().flat_map(|share| share.uses().keys()) {
-        let physical = MigPlacement::parse_device_key(device);
-        let gpu = physical.map_or(device.as_str(), |(gpu, _)| gpu);
+        let (gpu, _) = MigPlacement::split_device_key(device);
         let is_whole = gpu.starts_with("GPU-");
         if is_whole && !is_listed(gpu) && !pods_on(&gpu.into(), shares, pods).is_empty() {
             let cause = "the driver no longer lists it".to_owned();

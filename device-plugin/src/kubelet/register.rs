@@ -1,15 +1,12 @@
 //! Our socket in the kubelet's directory: served first, then registered, and both again whenever
-//! the kubelet restarted or our socket is gone. Notified by a watch of the *directory* (a watch on
-//! a file would miss its replacement) and a slow interval. A kubelet that is away is no error.
+//! the kubelet restarted or our socket is gone. Both sockets are looked at again and again. A kubelet
+//! that is away is no error.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use notify::Watcher as _;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server, Uri};
@@ -50,10 +47,9 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after a failed registration: doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// Between two checks, during such a pause, whether a new kubelet is there.
+/// Between two looks at the sockets: a restarted kubelet fails the pods that it admits before we
+/// register.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two checks of the directory without a change.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Error)]
 pub enum RegisterError {
@@ -90,22 +86,18 @@ pub async fn keep_registered<F>(
 ) where
     F: Fn(Option<String>),
 {
-    let mut changes = Changes::default();
+    let kubelet = directory.join(KUBELET_SOCKET);
     let mut pause = RETRY.0;
     let mut current: Option<Registered> = None;
     loop {
-        changes.ensure(&directory);
-        let current_stands = current.as_ref().is_some_and(|c| c.is_current(&directory));
-        let kubelet = files::identity(&directory.join(KUBELET_SOCKET));
-        let tried = kubelet.as_ref().ok().copied();
+        let found = files::identity(&kubelet);
+        let seen = found.as_ref().ok().copied();
+        let stands = |one: &Registered| seen == Some(one.kubelet) && one.has_socket();
+        current = current.filter(stands);
         let mut failed = false;
-        if !current_stands {
-            current = None;
-        }
-        if !current_stands && let Err(error) = &kubelet {
-            // Changes nothing: our own changes would wake us at once.
+        if let Err(error) = &found {
             state(Some(why_away(error)));
-        } else if !current_stands {
+        } else if current.is_none() {
             state(Some("not registered with the kubelet".to_owned()));
             match register(&directory, &resource, &plugin, &stop).await {
                 Ok(registered) => {
@@ -122,24 +114,24 @@ pub async fn keep_registered<F>(
                 }
             }
         }
-        let wake = async {
-            if failed {
-                // A restarted kubelet fails the pods that it admits before we register.
-                let another = another_kubelet(&directory, tried);
-                let _ = tokio::time::timeout(pause, another).await;
-            } else {
-                let _ = tokio::time::timeout(CHECK_INTERVAL, changes.next()).await;
-            }
-        };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = wake => {}
+            () = changed(&kubelet, seen, current.as_ref()) => {}
+            () = tokio::time::sleep(pause), if failed => {}
         }
-        let same = identity(&directory.join(KUBELET_SOCKET)) == tried;
-        pause = match (failed, same) {
-            (true, true) => (pause * 2).min(RETRY.1),
-            _ => RETRY.0,
+        pause = if failed && identity(&kubelet) == seen {
+            (pause * 2).min(RETRY.1)
+        } else {
+            RETRY.0
         };
+    }
+}
+
+/// Ends when the kubelet's socket is not the one that was `seen`, or ours is gone.
+async fn changed(kubelet: &Path, seen: Option<Identity>, registered: Option<&Registered>) {
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    while identity(kubelet) == seen && registered.is_none_or(Registered::has_socket) {
+        polls.tick().await;
     }
 }
 
@@ -152,10 +144,8 @@ struct Registered {
 }
 
 impl Registered {
-    /// The kubelet is the one we registered with and our socket is still there.
-    fn is_current(&self, directory: &Path) -> bool {
-        identity(&directory.join(KUBELET_SOCKET)) == Some(self.kubelet)
-            && identity(&self.socket) == Some(self.ours)
+    fn has_socket(&self) -> bool {
+        identity(&self.socket) == Some(self.ours)
     }
 }
 
@@ -175,14 +165,6 @@ fn why_away(error: &std::io::Error) -> String {
         return "the kubelet is not running: no kubelet.sock".to_owned();
     }
     format!("cannot inspect kubelet.sock: {error}")
-}
-
-/// Ends when the kubelet's socket is not the one that was tried.
-async fn another_kubelet(directory: &Path, tried: Option<Identity>) {
-    let mut polls = tokio::time::interval(POLL_INTERVAL);
-    while identity(&directory.join(KUBELET_SOCKET)) == tried {
-        polls.tick().await;
-    }
 }
 
 async fn register(
@@ -281,49 +263,6 @@ pub(crate) async fn connect(
     });
     let endpoint = Endpoint::from_static("http://localhost").connect_timeout(DEADLINE);
     endpoint.connect_with_connector(connector).await
-}
-
-/// Notifies of changes of a directory; created again when the directory was replaced.
-#[derive(Default)]
-struct Changes {
-    watched: Option<(notify::RecommendedWatcher, u64, mpsc::Receiver<()>)>,
-}
-
-impl Changes {
-    fn ensure(&mut self, directory: &Path) {
-        let inode = std::fs::metadata(directory).ok().map(|found| found.ino());
-        if self.watched.as_ref().map(|(_, inode, _)| *inode) == inode {
-            return;
-        }
-        self.watched = inode.and_then(|inode| {
-            let (change_tx, change_rx) = mpsc::channel(1);
-            let watcher = notify::recommended_watcher(move |event: notify::Result<_>| {
-                let reads = |event: &notify::Event| event.kind.is_access();
-                if !event.is_ok_and(|event| reads(&event)) {
-                    // Full means that a notification is waiting already.
-                    let _ = change_tx.try_send(());
-                }
-            });
-            let watching = watcher.and_then(|mut watcher| {
-                watcher.watch(directory, notify::RecursiveMode::NonRecursive)?;
-                Ok((watcher, inode, change_rx))
-            });
-            watching
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "cannot watch the kubelet's device-plugins directory; checking it every 5 s instead");
-                })
-                .ok()
-        });
-    }
-
-    async fn next(&mut self) {
-        match &mut self.watched {
-            Some((_, _, changes)) => {
-                let _ = changes.recv().await;
-            }
-            None => std::future::pending().await,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -482,25 +482,11 @@ impl ReconcilerState {
         }
         for facts in &initial.facts.gpus {
             let uuid = GpuUuid::from(facts.uuid.as_str());
-            // A new GPU becomes vgpu at once.
-            let desired = state.layout.desired.get(&uuid);
-            let desired = desired.filter(|mode| matches!(mode, Mode::Vgpu(_)));
             let mut gpu = state.layout.gpus.get(&uuid).cloned().unwrap_or_default();
-            let at_once = gpu.mode.is_none() && desired.is_some();
-            let inputs = TransitionInputs {
-                desired: desired.filter(|_| at_once),
-                users_known: at_once,
-                free: at_once,
-                cordoned: at_once,
-                timeout: None,
-                now: steady(),
-            };
-            loop {
-                let next = transition::next_state(&gpu, &inputs);
-                if next == gpu {
-                    break;
-                }
-                gpu = next;
+            let is_new = gpu.mode.is_none() && gpu.step() != Some(ChangeStep::Entering);
+            // A new GPU becomes vgpu at once.
+            if is_new && let Some(desired @ Mode::Vgpu(_)) = state.layout.desired.get(&uuid) {
+                gpu = gpu.changing(desired, ChangeStep::Entering, steady());
             }
             while let Some((mode, None)) = state.next_step(&uuid, &gpu) {
                 let mode = modes::of(&mode);

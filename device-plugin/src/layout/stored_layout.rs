@@ -71,10 +71,8 @@ pub enum StoredLayoutError {
 impl StoredLayout {
     /// The layout stored at `path`; `None` if there is none.
     pub fn load(path: &Path) -> Result<Option<Self>, StoredLayoutError> {
-        let bytes = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(files::failed("read", path)(error).into()),
+        let Some(bytes) = files::read(path)? else {
+            return Ok(None);
         };
         let layout: Self =
             serde_json::from_slice(&bytes).map_err(|source| StoredLayoutError::Decode {

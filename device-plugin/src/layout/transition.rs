@@ -79,7 +79,7 @@ impl GpuState {
         self.change.as_ref().is_some_and(|change| change.late)
     }
 
-    fn changing(&self, to: &Mode, step: ChangeStep, since: u64) -> Self {
+    pub(super) fn changing(&self, to: &Mode, step: ChangeStep, since: u64) -> Self {
         let change = ModeChange {
             to: to.clone(),
             step,

@@ -7,7 +7,7 @@ use aliquot_core::inventory::RefusedPod;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, quantity};
-use aliquot_k8s::pod::{containers, is_mirror, kubelet_uid};
+use aliquot_k8s::pod::{containers, is_mirror, kubelet_uid, names_by_id};
 use k8s_openapi::api::core::v1 as api;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Pod {
             mirror: is_mirror(pod),
             allocation: annotation(ALLOCATION),
             resize: annotation(RESIZE_STATUS),
-            ids: ids(pod),
+            ids: names_by_id(pod),
             containers: containers.collect(),
         })
     }
@@ -122,19 +122,6 @@ impl Pod {
     pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
         self.containers.iter().map(|c| (c.name.as_str(), c.stage))
     }
-}
-
-/// `containerd://<id>` of each container, without its scheme.
-fn ids(pod: &api::Pod) -> BTreeMap<String, String> {
-    let statuses = pod.status.iter().flat_map(|status| {
-        let init = status.init_container_statuses.iter().flatten();
-        init.chain(status.container_statuses.iter().flatten())
-    });
-    let known = statuses.filter_map(|status| {
-        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
-        Some((id.to_owned(), status.name.clone()))
-    });
-    known.collect()
 }
 
 fn phase(pod: &api::Pod) -> Phase {

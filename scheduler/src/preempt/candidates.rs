@@ -98,15 +98,12 @@ pub(super) fn reserve(
         return Ok(None);
     };
     // What victims of the pod's own namespace have is left once they have ended.
-    let mut headroom = state.ledger.headroom_for(uid, &waiting.pod.namespace);
-    for victim in &plan.victims {
-        let entry = state.ledger.pod_entry(victim);
-        let own = entry.filter(|entry| entry.namespace.as_str() == waiting.pod.namespace);
-        if let Some(own) = own {
-            headroom = headroom.map(|left| left.without(&own.allocated));
-        }
-    }
-    if headroom.is_some_and(|left| !left.allows(fit.amount())) {
+    let ending = plan.victims.iter();
+    let ending = ending.filter_map(|victim| state.ledger.pod_entry(victim));
+    let own = ending.filter(|entry| entry.namespace.as_str() == waiting.pod.namespace);
+    let headroom = state.ledger.headroom_for(uid, &waiting.pod.namespace);
+    let rest = headroom.map(|left| own.fold(left, |left, own| left.without(&own.allocated)));
+    if rest.is_some_and(|rest| !rest.allows(fit.amount())) {
         return Err(NoPlan::Quota);
     }
     let inventory = node.published.inventory.as_deref();
@@ -115,25 +112,9 @@ pub(super) fn reserve(
     let reserved = allocation
         .map(|allocation| usage::effective(&allocation, waiting.demand.stages()))
         .unwrap_or_default();
-    let mut grace = 0_u64;
-    let mut victims = Vec::new();
-    for uid in &plan.victims {
-        let Some(bound_pod) = state.bound_pods.get(uid) else {
-            return Ok(None);
-        };
-        grace = grace.max(bound_pod.grace);
-        let pod = &bound_pod.pod;
-        let (namespace, name) = if pod.namespace == waiting.pod.namespace {
-            (pod.namespace.clone(), pod.name.clone())
-        } else {
-            Default::default()
-        };
-        victims.push(Victim {
-            uid: uid.clone(),
-            namespace,
-            name,
-        });
-    }
+    let Some((victims, grace)) = recorded(&state, plan, &waiting.pod.namespace) else {
+        return Ok(None);
+    };
     let now = u64::try_from(now).unwrap_or(0);
     let until = now.saturating_add(time_limit(grace));
     let planned = PodEntry::planned(
@@ -155,6 +136,29 @@ pub(super) fn reserve(
         until,
         attempt,
     }))
+}
+
+/// The plan's victims as the record of a pod of this namespace has them, and the longest of their
+/// grace periods; `None` if one of them is gone.
+fn recorded(state: &State, plan: &PreemptionPlan, namespace: &str) -> Option<(Vec<Victim>, u64)> {
+    let mut grace = 0;
+    let mut victims = Vec::new();
+    for uid in &plan.victims {
+        let bound_pod = state.bound_pods.get(uid)?;
+        grace = grace.max(bound_pod.grace);
+        let pod = &bound_pod.pod;
+        let (namespace, name) = if pod.namespace == namespace {
+            (pod.namespace.clone(), pod.name.clone())
+        } else {
+            Default::default()
+        };
+        victims.push(Victim {
+            uid: uid.clone(),
+            namespace,
+            name,
+        });
+    }
+    Some((victims, grace))
 }
 
 /// The further victims on a node, beside those of kube-scheduler, that have to be evicted so

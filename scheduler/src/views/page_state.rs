@@ -314,10 +314,7 @@ fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageS
         let bound = bound_pods.get(uid);
         let pod = bound.map_or_else(|| uid.to_string(), |bound| bound.pod.name.clone());
         for (device, used) in uses {
-            let (gpu, placed) = match MigPlacement::parse_device_key(device) {
-                Some((gpu, placed)) => (gpu, Some(placed)),
-                None => (device.as_str(), None),
-            };
+            let (gpu, placed) = MigPlacement::split_device_key(device);
             found.push(PageShare {
                 gpu: gpu.to_owned(),
                 namespace: entry.namespace.to_string(),

@@ -54,6 +54,7 @@ fn registered() -> BTreeSet<String> {
     let agent = "aliquot_device_plugin";
     let all = [
         of_source("device-plugin/src/metrics.rs", "registry.register(", agent),
+        of_source("device-plugin/src/metrics.rs", " = ", agent),
         of_source(
             "device-plugin/src/publish/device_metrics.rs",
             "    (\n",

@@ -178,10 +178,8 @@ impl DaemonDirectory {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DaemonDirectoryError> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(files::failed("read", path)(error).into()),
+    let Some(text) = files::read(path)? else {
+        return Ok(None);
     };
     let read = serde_json::from_slice(&text).map_err(|source| DaemonDirectoryError::Content {
         path: path.to_owned(),

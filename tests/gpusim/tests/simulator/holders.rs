@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use aliquot_gpusim::{SimulatedMachine, place};
-use aliquot_nvml::{Activation, ClosedReason, Driver as _, DriverAccess, Nvml, ReleasableNvml};
+use aliquot_nvml::{
+    Activation, ClosedReason, Driver as _, DriverAccess, Nvml, ReleasableNvml, Usage as _,
+};
 
 use crate::common::{Started, name_of, role, run_test, start_with, until};
 use crate::driver::{open, options};
@@ -124,7 +126,7 @@ fn monitor_closes_driver_for_a_change_of_mig_mode() {
         // It opens the driver again.
         until("it is open again", || client.has_driver_open(machine));
         second.open_or_release().unwrap();
-        assert_eq!(second.inventory().unwrap().gpus.len(), 2);
+        assert_eq!(second.gpus().unwrap().gpus.len(), 2);
     });
 }
 
@@ -137,6 +139,6 @@ fn monitor_opens_driver_that_is_loaded_after_its_start() {
         assert!(reason.contains("driver is not loaded"), "{reason}");
         machine.load(NEWER).unwrap();
         until("it opens", || monitor.open_or_release().is_ok());
-        assert_eq!(monitor.inventory().unwrap().driver_version, NEWER);
+        assert_eq!(monitor.gpus().unwrap().driver_version, NEWER);
     });
 }
