@@ -21,7 +21,7 @@ mod proxied;
 mod waiting;
 
 fn main() -> ExitCode {
-    let mut all = vec![
+    let all = vec![
         scenario(
             "forty_pods_of_one_job_are_bound_in_two_seconds",
             job::forty_pods,
@@ -70,8 +70,11 @@ fn main() -> ExitCode {
             "binding_of_a_killed_scheduler_changes_nothing",
             late_binding::of_a_killed_scheduler,
         ),
+        scenario(
+            "kill_between_two_evictions_chooses_no_second_victims",
+            preemption::between_evictions,
+        ),
     ];
-    all.extend(preemption::scenarios());
     scenario::main(cluster, vec![world(parts, all)])
 }
 
