@@ -14,7 +14,6 @@ mod harmless;
 mod integrations;
 mod job;
 mod late_binding;
-mod ledger;
 mod preemption;
 mod preferences;
 mod proxied;
@@ -52,10 +51,6 @@ fn main() -> ExitCode {
         scenario(
             "refused_pod_of_high_priority_is_not_retried_in_a_loop",
             waiting::high_priority,
-        ),
-        scenario(
-            "scheduler_without_a_ledger_places_nothing",
-            ledger::not_ready,
         ),
         side_by_side(
             "hami_14_ranks_decide_unless_the_pod_states_a_preference",
