@@ -96,8 +96,7 @@ pub(crate) async fn attacks(stack: Arc<Stack>) -> Result<()> {
 
 /// The pods of these names and a neighbour; the uids of the first.
 async fn pods(stack: &Stack, space: &str, names: &[&str]) -> Result<Vec<String>> {
-    let shown = stack.machine().show()?;
-    let first = shown["gpus"][0]["uuid"].as_str().context("a uuid")?;
+    let first = stack.gpu_uuid(0)?;
     for name in names.iter().chain(&["neighbour"]) {
         let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
         let mut pod = with_python(stack, space, name, &limits)?;
