@@ -281,6 +281,7 @@ async fn scheduler_without_a_ledger_places_nothing() {
         let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let why = "aliquot-scheduler is not ready: pods: not yet";
-        assert!(text.contains(why) && !text.contains("\"a\""), "{path}: {text}");
+        let is_refused = text.contains(why) && !text.contains("\"a\"");
+        assert!(is_refused, "{path}: {text}");
     }
 }
