@@ -85,12 +85,7 @@ fn reports_nothing_free_without_room_for_context() {
 fn shows_limit_in_nvml_without_cuda() {
     check(
         3000,
-        &[
-            ("ninit", "0"),
-            ("ncount", "0 1"),
-            ("nmemory", "[0, 0] 0 3000"),
-            ("nprocesses", "0 0 []"),
-        ],
+        "ninit: 0; ncount: 0 1; nmemory: [0, 0] 0 3000; nprocesses: 0 0 []",
     );
 }
 

@@ -15,36 +15,21 @@ use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 fn allows_exactly_what_is_reported_free() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("info", "0 2520 3000"),
-            ("total", "0 3000"),
-            ("alloc,2520", "0"),
-            ("info", "0 0 3000"),
-            ("alloc,1", "2"),
-            ("bytes,1", "2"),
-            ("free", "0"),
-            ("alloc,2521", "2"),
-            ("alloc,2520", "0"),
-        ],
+        "init: 0; info: 0 2520 3000; total: 0 3000; alloc,2520: 0; info: 0 0 3000; alloc,1: 2; \
+         bytes,1: 2; free: 0; alloc,2521: 2; alloc,2520: 0",
     );
 }
 
 #[test]
 fn refuses_context_larger_than_share() {
-    check(400, &[("init", "2")]);
+    check(400, "init: 2");
 }
 
 #[test]
 fn limits_functions_from_cu_get_proc_address() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("alloc,2000,address", "0"),
-            ("alloc,1000,address", "2"),
-            ("info", "0 520 3000"),
-        ],
+        "init: 0; alloc,2000,address: 0; alloc,1000,address: 2; info: 0 520 3000",
     );
 }
 
@@ -265,5 +250,5 @@ fn keeps_limit_against_closed_files_and_environment() {
         ("CUDA_DISABLE_CONTROL", "true"),
         ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine"),
     ];
-    check_in(&forged, 3000, &[("init", "0"), ("alloc,2521", "2")]);
+    check_in(&forged, 3000, "init: 0; alloc,2521: 2");
 }
