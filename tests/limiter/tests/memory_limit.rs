@@ -85,14 +85,7 @@ fn keeps_measured_overhead_after_host_dies() {
     for (at, value) in [(24, 1), (64 + 64, 500 * MIB)] {
         page.write_all_at(&value.to_le_bytes(), at).unwrap();
     }
-    let reply = container.client(&["init", "info", "alloc,2022", "alloc,2020"]);
-    let expected = [
-        "init: 0",
-        "info: 0 2020 3000",
-        "alloc,2022: 2",
-        "alloc,2020: 0",
-    ];
-    assert_eq!(reply.unwrap(), expected);
+    container.check("init: 0; info: 0 2020 3000; alloc,2022: 2; alloc,2020: 0");
 }
 
 #[test]
@@ -114,27 +107,12 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
 
 #[test]
 fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
-    each_method(3000, |container, method| {
-        let commands = [
-            "deny,madvise,2,18",
-            "ninit",
-            "nmemory",
-            "fork,init",
-            "init",
-            "info",
-        ];
-        let answers = container.client(&commands).unwrap();
-        let expected = [
-            "deny,madvise,2,18: 0",
-            "ninit: 0",
-            "nmemory: [0, 0] 0 3000",
-            "init: 0",
-            "fork,init: 0",
-            "init: 0",
-            // In the slot of its parent, the child's context would still be charged.
-            "info: 0 2520 3000",
-        ];
-        assert_eq!(answers, expected, "{method:?}");
+    // In the slot of its parent, the child's context would still be charged at the end.
+    each_method(3000, |container, _| {
+        container.check(
+            "deny,madvise,2,18: 0; ninit: 0; nmemory: [0, 0] 0 3000; init: 0; fork,init: 0; \
+             init: 0; info: 0 2520 3000",
+        );
     });
 }
 
@@ -186,50 +164,20 @@ fn refuses_allocation_without_limits_page_with_one_line() {
 
 #[test]
 fn shows_share_as_used_up_where_kernel_refuses_locks() {
-    each_method(3000, |container, method| {
+    each_method(3000, |container, _| {
         let neighbour = container.start(&["init", "alloc,1000"]);
-        let answers = container.client(&[
-            "begin",
-            "ninit",
-            "deny,fcntl,1,37",
-            "init",
-            "alloc,1",
-            "count",
-            "total",
-            "ncount",
-            "nmemory",
-            "nprocesses",
-        ]);
-        let expected = [
-            "begin: 0",
-            "ninit: 0",
-            "deny,fcntl,1,37: 0",
-            "init: 800",
-            "alloc,1: 800",
-            "count: 0 1",
-            "total: 0 3000",
-            "ncount: 0 1",
-            "nmemory: [0, 0] 3000 3000",
-            "nprocesses: 0 0 []",
-        ];
-        assert_eq!(answers.unwrap(), expected, "{method:?}");
+        container.check(
+            "begin: 0; ninit: 0; deny,fcntl,1,37: 0; init: 800; alloc,1: 800; count: 0 1; \
+             total: 0 3000; ncount: 0 1; nmemory: [0, 0] 3000 3000; nprocesses: 0 0 []",
+        );
         neighbour.unwrap().end().unwrap();
     });
 }
 
 #[test]
 fn limits_memory_where_kernel_refuses_advice() {
-    each_method(3000, |container, method| {
-        let answers =
-            container.client(&["deny,madvise", "init", "alloc,2521", "alloc,2520", "info"]);
-        let expected = [
-            "deny,madvise: 0",
-            "init: 0",
-            "alloc,2521: 2",
-            "alloc,2520: 0",
-            "info: 0 0 3000",
-        ];
-        assert_eq!(answers.unwrap(), expected, "{method:?}");
+    each_method(3000, |container, _| {
+        container.check("deny,madvise: 0; init: 0; alloc,2521: 2; alloc,2520: 0; info: 0 0 3000");
     });
 }
 

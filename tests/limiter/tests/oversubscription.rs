@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine, split};
 use aliquot_limiter_tests::{
     INJECTION_METHODS, InjectionMethod, RunningClient, TestContainer, lines,
 };
@@ -32,26 +32,13 @@ fn allows_more_than_part_of_device_when_oversubscribed() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let container = oversubscribed(&machine, method, 6000, 3000);
-        let script = [
-            ("init", "0"),
-            ("info", "0 5520 6000"),
-            ("total", "0 6000"),
-            // In GPU memory, then beyond its part.
-            ("alloc,2520", "0"),
-            ("alloc,1000", "0"),
-            ("pitch,1000,2048", "0"),
-            ("info", "0 1998 6000"),
-            ("alloc,1999", "2"),
-            ("alloc,1998", "0"),
-            ("alloc,1", "2"),
-            ("free", "0"),
-            ("free", "0"),
-            ("free", "0"),
-            ("info", "0 3000 6000"),
-        ];
-        let commands: Vec<&str> = script.iter().map(|(command, _)| *command).collect();
+        // The first block is in GPU memory, the others are beyond its part.
+        let (commands, expected) = split(
+            "init: 0; info: 0 5520 6000; total: 0 6000; alloc,2520: 0; alloc,1000: 0; \
+             pitch,1000,2048: 0; info: 0 1998 6000; alloc,1999: 2; alloc,1998: 0; alloc,1: 2; \
+             free: 0; free: 0; free: 0; info: 0 3000 6000",
+        );
         let mut running = container.start(&commands).expect("the client");
-        let expected: Vec<String> = script.iter().map(|(a, b)| format!("{a}: {b}")).collect();
         assert_eq!(running.answers, expected, "{method:?}");
         let holders = machine.process_usage(FIRST).expect("a GPU");
         assert!(
@@ -242,13 +229,5 @@ fn spills_when_others_use_its_part_of_device() {
     let running = unmanaged.start(&["init", "alloc,2000"]).expect("a client");
     assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 4000, 2000);
-    let reply = container.client(&["init", "info", "alloc,1500", "alloc,2020", "info"]);
-    let expected = [
-        "init: 0",
-        "info: 0 3520 4000",
-        "alloc,1500: 0",
-        "alloc,2020: 0",
-        "info: 0 0 4000",
-    ];
-    assert_eq!(reply.expect("the client"), expected);
+    container.check("init: 0; info: 0 3520 4000; alloc,1500: 0; alloc,2020: 0; info: 0 0 4000");
 }
