@@ -8,7 +8,6 @@ use aliquot_gpusim::place;
 pub(crate) const OK: u32 = 0;
 pub(crate) const INVALID_VALUE: u32 = 1;
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_FOUND: u32 = 500;
@@ -80,10 +79,6 @@ impl Cuda {
             OK => Ok(pointer),
             code => Err(code),
         }
-    }
-
-    pub(crate) fn free(self, pointer: u64) -> u32 {
-        call!(self, cuMemFree_v2(u64: pointer))
     }
 }
 

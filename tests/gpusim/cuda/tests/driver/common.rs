@@ -96,12 +96,6 @@ impl Started {
         self.0.id()
     }
 
-    /// Kills it without a warning.
-    pub(crate) fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
     /// Waits for its exit, which must be successful.
     pub(crate) fn finish(&mut self) {
         assert!(self.0.wait().unwrap().success());
