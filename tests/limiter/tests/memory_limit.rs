@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_gpusim::STATE_VARIABLE;
 use aliquot_limiter_tests::scene::{
-    FIRST, MIB, check, check_in, container, device, each_method, machine,
+    FIRST, MIB, check, check_in, container, device, each_method, machine, split,
 };
 use aliquot_limiter_tests::{InjectionMethod, TalkingProgram, TestContainer, built, lines};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
@@ -93,8 +93,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     each_method(3000, |container, method| {
         let mut running = container.start(&["init", "alloc,2000", "linger"]).unwrap();
         running.kill_process().unwrap();
-        let after = container.client(&["init", "info", "alloc,42"]).unwrap();
-        assert_eq!(after[1..], ["info: 0 40 3000", "alloc,42: 2"], "{method:?}");
+        container.check("init: 0; info: 0 40 3000; alloc,42: 2");
         // The child ends with its input.
         drop(running);
         let deadline = Instant::now() + Duration::from_mins(1);
@@ -130,18 +129,16 @@ fn does_not_limit_uncontrolled_container() {
         &[device(FIRST, 3000)],
     )
     .unwrap();
-    let answers = container.client(&["init", "alloc,30000"]).unwrap();
-    assert_eq!(answers, ["init: 0", "alloc,30000: 0"]);
+    container.check("init: 0; alloc,30000: 0");
 }
 
 #[test]
 fn refuses_allocation_without_limits_page_with_one_line() {
     each_method(3000, |container, method| {
         std::fs::remove_file(container.directory().join("limits")).unwrap();
-        let output = container
-            .client_command(&["init", "alloc,1", "count", "ninit", "ncount"])
-            .output()
-            .unwrap();
+        let (commands, expected) =
+            split("init: 800; alloc,1: 800; count: 0 0; ninit: 0; ncount: 0 0");
+        let output = container.client_command(&commands).output().unwrap();
         let reply = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(
             reply.matches("no GPU memory can be allocated").count(),
@@ -150,15 +147,7 @@ fn refuses_allocation_without_limits_page_with_one_line() {
         );
         let bind = "mount --rbind /.aliquot ROOT/.aliquot\n";
         assert!(reply.contains(bind), "{method:?} {reply}");
-        let answers = lines(&output);
-        let expected = [
-            "init: 800",
-            "alloc,1: 800",
-            "count: 0 0",
-            "ninit: 0",
-            "ncount: 0 0",
-        ];
-        assert_eq!(answers, expected, "{method:?}");
+        assert_eq!(lines(&output), expected, "{method:?}");
     });
 }
 
@@ -183,15 +172,8 @@ fn limits_memory_where_kernel_refuses_advice() {
 
 #[test]
 fn keeps_limit_against_closed_files_and_environment() {
-    each_method(3000, |container, method| {
-        let answers = container
-            .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
-            .unwrap();
-        assert_eq!(
-            answers[2..],
-            ["alloc,2000: 0", "alloc,1000: 2", "info: 0 520 3000"],
-            "{method:?}"
-        );
+    each_method(3000, |container, _| {
+        container.check("init: 0; close: 0; alloc,2000: 0; alloc,1000: 2; info: 0 520 3000");
     });
     let forged = [
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m"),

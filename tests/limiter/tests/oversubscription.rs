@@ -63,16 +63,11 @@ fn refuses_calls_that_managed_memory_cannot_serve() {
         ("rdma,4194304", "801", "cuMemGetHandleForAddressRange"),
     ] {
         let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-        let mut client = container.client_command(&["init", "alloc,2500", "alloc,1000", command]);
-        let output = client.output().expect("the client");
-        let reply = lines(&output);
-        let expected = [
-            "init: 0",
-            "alloc,2500: 0",
-            "alloc,1000: 0",
-            &format!("{command}: {code}"),
-        ];
-        assert_eq!(reply, expected);
+        let script = format!("init: 0; alloc,2500: 0; alloc,1000: 0; {command}: {code}");
+        let (commands, expected) = split(&script);
+        let output = container.client_command(&commands).output();
+        let output = output.expect("the client");
+        assert_eq!(lines(&output), expected);
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(words.lines().count(), 1, "{words}");
         assert!(words.contains(name), "{words}");
@@ -83,20 +78,17 @@ fn refuses_calls_that_managed_memory_cannot_serve() {
 fn shares_device_memory_of_oversubscribed_container() {
     let (_temp, machine) = machine();
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-    let reply = container.client(&["init", "alloc,1000", "alloc,2500", "free", "rdma", "share"]);
-    let reply = reply.expect("the client");
-    assert_eq!(reply[4..], ["rdma: 0", "share: 0"]);
+    container.check("init: 0; alloc,1000: 0; alloc,2500: 0; free: 0; rdma: 0; share: 0");
 }
 
 #[test]
 fn forgets_spilled_addresses_with_their_context() {
     let (_temp, machine) = machine();
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-    let before = ["init", "alloc,2520", "alloc,1000", "reset"];
-    let after = ["init", "alloc,1000", "share", "alloc,1000", "share"];
-    let reply = container.client(&[&before[..], &after[..]].concat());
-    let reply = reply.expect("the client");
-    assert_eq!((&*reply[6], &*reply[8]), ("share: 0", "share: 0"));
+    container.check(
+        "init: 0; alloc,2520: 0; alloc,1000: 0; reset: 0; init: 0; alloc,1000: 0; share: 0; \
+         alloc,1000: 0; share: 0",
+    );
 }
 
 /// MiB of a GPU that two tenants of its size share, and what the driver reserves of it.
