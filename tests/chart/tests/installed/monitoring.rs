@@ -26,7 +26,7 @@ pub(crate) async fn is_known(on: Arc<ChartCluster>) -> Result<()> {
     let (path, trial) = (file.to_string_lossy(), "--dry-run=server");
     for object in objects {
         std::fs::write(&file, object.0.to_string())?;
-        let create = ["create", trial, "--validate=strict", "-f", &path];
+        let create = ["create", trial, "--validate=strict", "-f", &*path];
         cluster.kubectl(&create).await?.success()?;
     }
     Ok(())
