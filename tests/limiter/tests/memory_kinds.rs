@@ -196,18 +196,11 @@ fn charges_pool_on_its_own_device() {
         let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
         let container = container.expect("a container");
         for how in ["poolof,1", "placepool,1,1"] {
-            let reply = container.client(&["init", how, "frompool,1200", "frompool,900", "info"]);
-            let reply = reply.expect("answers");
-            let expected = ["frompool,1200: 2", "frompool,900: 0", "info: 0 2520 3000"];
-            assert_eq!(reply[2..], expected, "{method:?} {how}");
+            container.check(&format!(
+                "init: 0; {how}: 0; frompool,1200: 2; frompool,900: 0; info: 0 2520 3000"
+            ));
         }
-        let reply = container.client(&["init", "placepool,3,0", "frompool,9000", "info"]);
-        let expected = ["frompool,9000: 0", "info: 0 2520 3000"];
-        assert_eq!(
-            reply.expect("answers")[2..],
-            expected,
-            "{method:?}: the host's"
-        );
+        container.check("init: 0; placepool,3,0: 0; frompool,9000: 0; info: 0 2520 3000");
     }
 }
 
