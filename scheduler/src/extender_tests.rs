@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
+use axum::body::{Body, to_bytes};
 use k8s_openapi::api::core::v1::Node;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
 use super::*;
 use crate::ledger_cache::tests::{from, node, pod, pod_json};
@@ -242,5 +245,43 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
         assert_eq!(posted["metadata"]["annotations"], json!({}));
         assert!(event_rx.try_recv().is_err(), "no event");
         assert!(cache.read(|ledger| ledger.pod_entry(&"p".into()).is_none()));
+    }
+}
+
+/// Before its first list every node would be free.
+#[tokio::test]
+async fn scheduler_without_a_ledger_places_nothing() {
+    let (client, _calls) = api_server();
+    let (events, _event_rx) = event::queue();
+    let cache = Arc::new(cache());
+    let pods = crate::pod_client::PodClient::new(client);
+    let binder = Binder::new(cache.clone(), pods, events.clone(), Leader::always());
+    let router = router(ExtenderState {
+        cache,
+        leader: Leader::always(),
+        binder: Arc::new(binder),
+        tasks: TaskTracker::new(),
+        events,
+        metrics: Metrics::new(&mut Registry::default()),
+        readiness: Readiness::new(["pods"]),
+        shortlist: 1,
+    });
+    let named = call(&asks("p", 100), &json!(["a"]));
+    let bind = json!({"PodName": "p", "PodNamespace": "d", "PodUID": "p", "Node": "a"});
+    let bind = bind.to_string().into_bytes();
+    for (path, body, status) in [
+        ("/filter", &named, StatusCode::OK),
+        ("/prioritize", &named, StatusCode::SERVICE_UNAVAILABLE),
+        ("/preempt", &named, StatusCode::SERVICE_UNAVAILABLE),
+        ("/bind", &bind, StatusCode::OK),
+    ] {
+        let request = http::Request::post(path).body(Body::from(body.clone()));
+        let answer = router.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(answer.status(), status, "{path}");
+        let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let why = "aliquot-scheduler is not ready: pods: not yet";
+        let is_refused = text.contains(why) && !text.contains("\"a\"");
+        assert!(is_refused, "{path}: {text}");
     }
 }

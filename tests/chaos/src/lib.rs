@@ -14,3 +14,21 @@ pub mod provoke;
 pub mod replicas;
 pub mod rest;
 pub mod run;
+
+use std::error::Error;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result};
+
+/// What a variable of the environment says, where it is set.
+pub fn number<T: FromStr>(variable: &str) -> Result<Option<T>>
+where
+    T::Err: Error + Send + Sync + 'static,
+{
+    let text = std::env::var(variable).ok();
+    let number = text.map(|text| {
+        let number = text.parse::<T>();
+        number.with_context(|| format!("{variable}={text}: not a number"))
+    });
+    number.transpose()
+}

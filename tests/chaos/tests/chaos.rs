@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use aliquot_chaos::number;
 use aliquot_chaos::places::PLACES;
 use aliquot_chaos::run::{Size, run};
 use aliquot_e2e::stack::Kind;
@@ -44,19 +45,6 @@ fn trial(name: &str, run: fn() -> Result<()>) -> Trial {
     Trial::test(name, move || {
         run().map_err(|error| Failed::from(format!("{error:#}")))
     })
-}
-
-fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>>
-where
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    let number = text.parse();
-    Ok(Some(number.with_context(|| {
-        format!("{variable}={text}: not a number")
-    })?))
 }
 
 fn chaos(seed: u64, one_in: usize) -> Result<()> {

@@ -3,11 +3,11 @@
 //! `make test` runs a few rounds, one of them with a kill; `make gangs` five hundred with fifty.
 
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use aliquot_chaos::gangs::{Size, Tally, run};
+use aliquot_chaos::number;
 use aliquot_e2e::figures::print_line;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Rounds.
@@ -42,18 +42,6 @@ fn whole_or_not_at_all() -> Result<()> {
         "none of {kills} kills struck"
     );
     Ok(())
-}
-
-fn number<T: FromStr>(variable: &str) -> Result<Option<T>>
-where
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    let text = std::env::var(variable).ok();
-    let number = text.map(|text| {
-        let number = text.parse::<T>();
-        number.with_context(|| format!("{variable}={text}: not a number"))
-    });
-    number.transpose()
 }
 
 /// One line of JSON, as `make bench` prints them.

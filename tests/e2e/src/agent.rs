@@ -183,6 +183,13 @@ impl Stack {
         self.first_place().machine()
     }
 
+    /// The UUID of one of its GPUs.
+    pub fn gpu_uuid(&self, index: usize) -> Result<String> {
+        let shown = self.machine().show()?;
+        let uuid = shown["gpus"][index]["uuid"].as_str();
+        Ok(uuid.context("a uuid")?.to_owned())
+    }
+
     /// The CDI spec of the driver that the toolkit prints for the first node's agent.
     pub(crate) fn driver_spec(&self) -> Result<PathBuf> {
         let folder = self.files().join(TOOLKIT);
@@ -302,12 +309,17 @@ impl Stack {
 
     /// Waits until the node's allocatable `nvidia.com/gpu` is `replicas`.
     pub async fn wait_capacity(&self, replicas: &str) -> Result<()> {
+        self.wait_allocatable("nvidia.com/gpu", replicas).await
+    }
+
+    /// The same of another resource.
+    pub async fn wait_allocatable(&self, resource: &str, replicas: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.cluster.admin()?);
-        let what = format!("{replicas} allocatable nvidia.com/gpu");
+        let what = format!("{replicas} allocatable {resource}");
         eventually(PATIENCE, &what, || async {
             let node = nodes.get(NODE).await?;
             let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
-            let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
+            let found = allocatable.get(resource).map(|q| q.0.as_str());
             until!(found == Some(replicas), "{found:?}");
             Ok(Some(()))
         })

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use aliquot_gpusim::place;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, select};
 use serde_json::{Value, json};
 
@@ -134,7 +134,17 @@ pub async fn answers(
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
 
-/// The same, with a standard input that stays open for minutes: a client that holds memory does so
+/// Checks these answers to commands, written like `init: 0; info: 0 2488 3000`, in a pod.
+pub async fn check(stack: &Stack, namespace: &str, pod: &str, script: &str) -> Result<()> {
+    let expected: Vec<&str> = script.split("; ").collect();
+    let commands = expected.iter().filter_map(|line| line.split(": ").next());
+    let commands: Vec<&str> = commands.collect();
+    let found = answers(stack, namespace, pod, &commands).await?;
+    ensure!(found == expected, "{pod}: {found:?}, not {expected:?}");
+    Ok(())
+}
+
+/// As [`answers`], with a standard input that stays open for minutes: a client that holds memory does so
 /// until [`release`], also when this gave up waiting for it.
 pub async fn answers_until_released(
     stack: &Stack,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
 use hyper::body::Bytes;
-use hyper::{Method, Request};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
@@ -14,18 +14,9 @@ use hyper_util::rt::TokioExecutor;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Status and body of one request.
-pub async fn call(
-    method: Method,
-    address: SocketAddr,
-    path: &str,
-    body: String,
-) -> Result<(u16, String)> {
+pub async fn call(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let request = Request::builder()
-        .method(method)
-        .uri(format!("http://{address}{path}"))
-        .header("content-type", "application/json")
-        .body(Full::from(body))?;
+    let request = Request::get(format!("http://{address}{path}")).body(Full::default())?;
     let answer = tokio::time::timeout(DEADLINE, client.request(request)).await??;
     let status = answer.status().as_u16();
     let bytes = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await??;
@@ -34,7 +25,7 @@ pub async fn call(
 
 /// The body of a GET that answered 200.
 pub async fn get(address: SocketAddr, path: &str) -> Result<String> {
-    let (status, body) = call(Method::GET, address, path, String::new()).await?;
+    let (status, body) = call(address, path).await?;
     ensure!(status == 200, "{address}{path}: {status}: {body}");
     Ok(body)
 }

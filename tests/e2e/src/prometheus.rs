@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use aliquot_cluster::Part;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Context as _, Result, ensure};
-use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::http;
@@ -131,7 +130,7 @@ impl Prometheus {
             })
             .collect();
         let path = format!("{path}?query={escaped}");
-        let (status, body) = http::call(Method::GET, self.address, &path, String::new()).await?;
+        let (status, body) = http::call(self.address, &path).await?;
         ensure!(status == 200, "{expression}: {status}: {body}");
         Ok(serde_json::from_str(&body)?)
     }

@@ -339,13 +339,6 @@ impl Stack {
         Ok(std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)
     }
 
-    /// A path as a part sees it.
-    pub async fn seen_by(&self, kind: Kind, path: &Path) -> Result<PathBuf> {
-        let parts = self.parts.lock().await;
-        let part = parts.get(&kind).context("it runs")?;
-        Ok(format!("/proc/{}/root{}", part.pid(), path.display()).into())
-    }
-
     /// Waits until `/readyz` is 200.
     pub async fn wait_ready(&self, kind: Kind) -> Result<()> {
         let what = format!("{} to be ready", kind.name());

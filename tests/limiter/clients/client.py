@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import struct
 import sys
 import time
 
@@ -366,39 +365,6 @@ class Client(Behind, Order):
             for at in [4096] + [16384 + 1024 * slot + 64 for slot in range(16)]:
                 file.seek(at)
                 file.write(bytes(8))
-        return 0
-
-    def spoil(self, at, text):
-        """Writes bytes somewhere into the container's counters."""
-        with open("/.aliquot/counters/slots", "r+b", buffering=0) as file:
-            file.seek(int(at))
-            file.write(bytes.fromhex(text))
-        return 0
-
-    def say(self, pid, mib):
-        """Forges the counters: each process of the container has this pid and uses this much."""
-        with open("/.aliquot/counters/slots", "r+b", buffering=0) as file:
-            for slot in range(16):
-                for at, word in ((0, int(pid)), (64, int(mib) * MIB)):
-                    file.seek(16384 + 1024 * slot + at)
-                    file.write(word.to_bytes(8, "little"))
-        return 0
-
-    def fill(self, mib):
-        """Takes every slot of the container with this much each, as its own processes would."""
-        import fcntl
-
-        self.slots = open("/.aliquot/counters/slots", "r+b", buffering=0)
-        for slot in range(1024):
-            at = 16384 + 1024 * slot
-            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
-            try:
-                fcntl.fcntl(self.slots, 37, lock)  # F_OFD_SETLK
-            except OSError:
-                continue
-            for word, value in ((0, 70000 + slot), (64, int(mib) * MIB)):
-                self.slots.seek(at + word)
-                self.slots.write(value.to_bytes(8, "little"))
         return 0
 
     def truncate(self, size):

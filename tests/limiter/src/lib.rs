@@ -203,6 +203,14 @@ impl TestContainer {
         Ok(lines(&output))
     }
 
+    /// Runs the client with a script (see [`scene::split`]), and checks its answers.
+    #[track_caller]
+    pub fn check(&self, script: &str) {
+        let (commands, expected) = scene::split(script);
+        let answers = self.client(&commands).expect("the client");
+        assert_eq!(answers, expected, "{:?}", self.method);
+    }
+
     /// The client with `commands`, not started yet.
     pub fn client_command(&self, commands: &[&str]) -> Command {
         let client = client();

@@ -134,18 +134,18 @@ pub fn each_method(mib: u64, test: impl Fn(&TestContainer, InjectionMethod)) {
     }
 }
 
-/// The commands of a script, and the lines that the client answers.
-fn split(script: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
-    let each = script.iter();
-    each.map(|(command, answer)| ((*command).to_owned(), format!("{command}: {answer}")))
-        .unzip()
+/// The commands of a script such as `init: 0; info: 0 2520 3000`, and the lines that the client
+/// answers.
+pub fn split(script: &str) -> (Vec<&str>, Vec<&str>) {
+    let lines = script.split("; ");
+    let each = lines.map(|line| (line.split_once(": ").expect("an answer").0, line));
+    each.unzip()
 }
 
 /// Runs the client to its end under each injection method, with these variables, and checks its
 /// answers.
-pub fn check_in(variables: &[(&str, &str)], mib: u64, script: &[(&str, &str)]) {
+pub fn check_in(variables: &[(&str, &str)], mib: u64, script: &str) {
     let (commands, expected) = split(script);
-    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     each_method(mib, |container, method| {
         let mut client = container.client_command(&commands);
         let output = client.envs(variables.iter().copied()).output();
@@ -156,32 +156,23 @@ pub fn check_in(variables: &[(&str, &str)], mib: u64, script: &[(&str, &str)]) {
 
 /// Runs the client in a container with `mib` of the first GPU under each injection method. Checks
 /// its answers, that nothing stays allocated after it, and that the share was never exceeded.
-pub fn check(mib: u64, script: &[(&str, &str)]) {
+pub fn check(mib: u64, script: &str) {
+    let (commands, expected) = split(script);
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let container = container(&machine, method, mib);
-        let (commands, expected) = split(script);
-        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let mut running = container.start(&commands).expect("the client");
         assert_eq!(running.answers, expected, "{method:?}");
         let holders = machine.process_usage(FIRST).expect("a GPU");
         let most = holders.iter().map(|holder| holder.peak).max();
         assert!(most.unwrap_or(0) <= mib * MIB, "{method:?}: {most:?}");
         running.end().expect("it ends well");
-        assert_eq!(
-            machine.process_usage(FIRST).expect("a GPU"),
-            [],
-            "{method:?}"
-        );
-        let after = container.client(&["init", "info"]);
-        let free = mib.checked_sub(CONTEXT).map(|free| free / 2 * 2);
-        if let Some(free) = free {
-            let expected = format!("info: 0 {free} {mib}");
-            assert_eq!(
-                after.expect("a client")[1],
-                expected,
-                "{method:?}: memory is still charged"
-            );
+        let holders = machine.process_usage(FIRST).expect("a GPU");
+        assert_eq!(holders, [], "{method:?}");
+        let after = container.client(&["init", "info"]).expect("a client");
+        if let Some(free) = mib.checked_sub(CONTEXT) {
+            let whole = format!("info: 0 {} {mib}", free / 2 * 2);
+            assert_eq!(after[1], whole, "{method:?}: memory is still charged");
         }
     }
 }

@@ -1,13 +1,14 @@
 //! A call that blocks in the driver until the GPU advances does not block other threads' calls: the
 //! GPU may be waiting for one of them. No launch waits for a clock that does not advance, or busily.
 
-use aliquot_limiter_tests::scene::{FIRST, compile, container, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, compile, container, device, machine, split};
 use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, client, lines};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
 /// Runs a client whose first call of `blocked_call` waits until another thread releases it.
 #[track_caller]
-fn check(blocked_call: &str, script: &[(&str, &str)]) {
+fn check(blocked_call: &str, script: &str) {
+    let (commands, expected) = split(script);
     for method in INJECTION_METHODS {
         let (temp, machine) = machine();
         let container = container(&machine, method, 3000);
@@ -16,14 +17,10 @@ fn check(blocked_call: &str, script: &[(&str, &str)]) {
         let client = client();
         // Threads that wait for each other would never end.
         let mut words = vec!["timeout", "--signal=KILL", "200", "python3", &client];
-        words.extend(script.iter().map(|(command, _)| *command));
+        words.extend(&commands);
         let mut command = container.command(&words);
         command.env("GPUSIM_HELD", format!("{blocked_call}={}", file.display()));
         let output = command.output().expect("a client");
-        let each = script.iter();
-        let expected: Vec<String> = each
-            .map(|(one, answer)| format!("{one}: {answer}"))
-            .collect();
         assert_eq!(lines(&output), expected, "{method:?}: {output:?}");
     }
 }
@@ -32,55 +29,29 @@ fn check(blocked_call: &str, script: &[(&str, &str)]) {
 fn serves_other_threads_while_graph_launch_blocks() {
     check(
         "cuGraphLaunch",
-        &[
-            ("init", "0"),
-            ("graph,-100", "0"),
-            ("beside,launch", "0"),
-            ("graph,-50", "0"),
-            ("launch", "0"),
-            ("together", "0"),
-            ("info", "0 2420 3000"),
-        ],
+        "init: 0; graph,-100: 0; beside,launch: 0; graph,-50: 0; launch: 0; together: 0; \
+         info: 0 2420 3000",
     );
 }
 
 #[test]
 fn serves_other_threads_while_pool_allocation_blocks() {
+    // Including the step by which a pool may grow.
     check(
         "cuMemAllocAsync",
-        &[
-            ("init", "0"),
-            ("beside,ordered,100", "0"),
-            // Including the step by which a pool may grow.
-            ("info", "0 2388 3000"),
-            ("ordered,50", "0"),
-            ("info", "0 2338 3000"),
-            ("unordered", "0"),
-            ("together", "0"),
-            ("info", "0 2392 3000"),
-        ],
+        "init: 0; beside,ordered,100: 0; info: 0 2388 3000; ordered,50: 0; info: 0 2338 3000; \
+         unordered: 0; together: 0; info: 0 2392 3000",
     );
 }
 
 #[test]
 fn keeps_release_threshold_that_program_sets_during_allocation() {
+    // There is no room for another step: nothing may be trimmed until it returns.
     check(
         "cuMemAllocFromPoolAsync",
-        &[
-            ("init", "0"),
-            ("pool", "0"),
-            ("threshold,32", "0 32"),
-            // There is no room for another step: nothing may be trimmed until it returns.
-            ("beside,frompool,2496", "0"),
-            ("threshold", "0 17592186044415"),
-            ("threshold,64", "0 64"),
-            ("together", "0"),
-            ("threshold", "0 64"),
-            ("unordered", "0"),
-            ("sync", "0"),
-            ("frompool,2496", "0"),
-            ("threshold", "0 64"),
-        ],
+        "init: 0; pool: 0; threshold,32: 0 32; beside,frompool,2496: 0; \
+         threshold: 0 17592186044415; threshold,64: 0 64; together: 0; threshold: 0 64; \
+         unordered: 0; sync: 0; frompool,2496: 0; threshold: 0 64",
     );
 }
 

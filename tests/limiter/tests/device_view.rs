@@ -1,6 +1,8 @@
 //! What a container sees of its devices.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, each_method, machine};
+use aliquot_limiter_tests::scene::{
+    FIRST, SECOND, check, container, device, each_method, machine, split,
+};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, lines};
 use aliquot_region::limits::ContainerLimits;
 
@@ -15,38 +17,10 @@ fn shows_only_devices_of_container() {
             &[device(SECOND, 3000)],
         )
         .unwrap();
-        let answers = container
-            .client(&[
-                "init",
-                "count",
-                "total",
-                "ninit",
-                "ncount",
-                "nmemory,0",
-                "nmemory,1",
-                &format!("nuuid,{FIRST}"),
-                &format!("nuuid,{SECOND}"),
-            ])
-            .unwrap();
-        let answers: Vec<&str> = answers
-            .iter()
-            .map(|line| line.split_once(": ").unwrap().1)
-            .collect();
-        assert_eq!(
-            answers,
-            [
-                "0",
-                "0 1",
-                "0 3000",
-                "0",
-                "0 1",
-                "[0, 0] 480 3000",
-                "2",
-                "6",
-                "0"
-            ],
-            "{method:?}"
-        );
+        container.check(&format!(
+            "init: 0; count: 0 1; total: 0 3000; ninit: 0; ncount: 0 1; \
+             nmemory,0: [0, 0] 480 3000; nmemory,1: 2; nuuid,{FIRST}: 6; nuuid,{SECOND}: 0"
+        ));
         assert_eq!(machine.process_usage(FIRST).unwrap(), []);
     }
 }
@@ -72,12 +46,10 @@ fn shows_other_devices_beside_lost_one_in_nvml() {
 
 #[test]
 fn reports_nothing_free_without_room_for_context() {
-    each_method(3000, |container, method| {
+    each_method(3000, |container, _| {
         let beside = container.start(&["init", "alloc,2400"]).unwrap();
         assert_eq!(beside.answers, ["init: 0", "alloc,2400: 0"]);
-        let answers = container.client(&["private", "info", "alloc,2"]).unwrap();
-        let expected = ["private: 0", "info: 0 0 3000", "alloc,2: 2"];
-        assert_eq!(answers, expected, "{method:?}");
+        container.check("private: 0; info: 0 0 3000; alloc,2: 2");
     });
 }
 
@@ -85,12 +57,7 @@ fn reports_nothing_free_without_room_for_context() {
 fn shows_limit_in_nvml_without_cuda() {
     check(
         3000,
-        &[
-            ("ninit", "0"),
-            ("ncount", "0 1"),
-            ("nmemory", "[0, 0] 0 3000"),
-            ("nprocesses", "0 0 []"),
-        ],
+        "ninit: 0; ncount: 0 1; nmemory: [0, 0] 0 3000; nprocesses: 0 0 []",
     );
 }
 
@@ -104,32 +71,12 @@ fn lists_own_processes_in_nvml_by_container_pids() {
         let words = ["init", "alloc,100", "busy,60000"];
         let other = neighbour.start(&words).unwrap();
         assert_eq!(other.answers, ["init: 0", "alloc,100: 0", "busy,60000: 0"]);
-        let alone = container.client(&["init", "ninit", "nbusy"]).unwrap();
-        assert_eq!(alone[2], "nbusy: 0 0 1 0 1 [(1, 0), (1, 0)]", "{method:?}");
-        let none = container.client(&["ninit", "nsamples"]).unwrap();
-        assert_eq!(
-            none[1], "nsamples: 0 6 0 6 0 [(0, 0), (0, 0)]",
-            "{method:?}"
-        );
+        container.check("init: 0; ninit: 0; nbusy: 0 0 1 0 1 [(1, 0), (1, 0)]");
+        container.check("ninit: 0; nsamples: 0 6 0 6 0 [(0, 0), (0, 0)]");
         let second = container.start(&["init", "alloc,20"]).unwrap();
-        let answers = container
-            .client(&[
-                "init",
-                "alloc,100",
-                "ninit",
-                "nprocesses",
-                "nmemory",
-                "info",
-            ])
-            .unwrap();
-        assert_eq!(
-            answers[3..],
-            [
-                "nprocesses: 0 2 [580]",
-                "nmemory: [0, 0] 1080 3000",
-                "info: 0 1920 3000"
-            ],
-            "{method:?}"
+        container.check(
+            "init: 0; alloc,100: 0; ninit: 0; nprocesses: 0 2 [580]; nmemory: [0, 0] 1080 3000; \
+             info: 0 1920 3000",
         );
         drop(second);
     }
@@ -143,9 +90,9 @@ fn lists_processes_in_the_driver_versions_layout() {
         machine.load(version).unwrap();
         let container = container(&machine, InjectionMethod::Preload, 3000);
         let second = container.start(&["init", "alloc,20"]).unwrap();
-        let query = format!("nprocesses,0,{kind}");
-        let answers = container.client(&["init", "alloc,100", "ninit", &query]);
-        assert_eq!(answers.unwrap()[3], format!("{query}: 0 2 [580]"));
+        container.check(&format!(
+            "init: 0; alloc,100: 0; ninit: 0; nprocesses,0,{kind}: 0 2 [580]"
+        ));
         drop(second);
     }
 }
@@ -153,16 +100,10 @@ fn lists_processes_in_the_driver_versions_layout() {
 #[test]
 fn shows_devices_after_query_before_cu_init() {
     each_method(3000, |container, method| {
-        let mut client =
-            container.client_command(&["early", "init", "retained,99", "count", "info"]);
-        let output = client.output().expect("the client");
-        let expected = [
-            "early: 3 3",
-            "init: 0",
-            "retained,99: 101",
-            "count: 0 1",
-            "info: 0 2520 3000",
-        ];
+        let (commands, expected) =
+            split("early: 3 3; init: 0; retained,99: 101; count: 0 1; info: 0 2520 3000");
+        let output = container.client_command(&commands).output();
+        let output = output.expect("the client");
         assert_eq!(lines(&output), expected, "{method:?}");
         // The driver's answers, and no line of ours.
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{method:?}");
@@ -191,17 +132,9 @@ fn shows_parent_gpu_of_mig_instance_in_nvml() {
         let devices = [device(instance, 3000)];
         let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices)
             .expect("a container");
-        let known = format!("nuuid,{instance}");
-        let (parent, other) = (format!("nuuid,{FIRST}"), format!("nuuid,{SECOND}"));
-        let answers = container.client(&["ninit", "ncount", "ninstance", &known, &parent, &other]);
-        let expected = [
-            "ninit: 0".to_owned(),
-            "ncount: 0 1".to_owned(),
-            format!("ninstance: 0 {instance}"),
-            format!("{known}: 0"),
-            format!("{parent}: 0"),
-            format!("{other}: 6"),
-        ];
-        assert_eq!(answers.expect("answers"), expected, "{method:?}");
+        container.check(&format!(
+            "ninit: 0; ncount: 0 1; ninstance: 0 {instance}; nuuid,{instance}: 0; \
+             nuuid,{FIRST}: 0; nuuid,{SECOND}: 6"
+        ));
     }
 }

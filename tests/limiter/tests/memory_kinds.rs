@@ -8,20 +8,9 @@ use aliquot_region::limits::ContainerLimits;
 fn counts_each_kind_of_memory_once() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("managed,100", "0"),
-            ("info", "0 2420 3000"),
-            ("free", "0"),
-            ("info", "0 2520 3000"),
-            ("pitch,1000,2048", "0"),
-            ("info", "0 2518 3000"),
-            ("free", "0"),
-            ("array,1024,1024", "0"),
-            ("info", "0 2504 3000"),
-            ("unarray", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; managed,100: 0; info: 0 2420 3000; free: 0; info: 0 2520 3000; \
+         pitch,1000,2048: 0; info: 0 2518 3000; free: 0; array,1024,1024: 0; info: 0 2504 3000; \
+         unarray: 0; info: 0 2520 3000",
     );
 }
 
@@ -29,22 +18,9 @@ fn counts_each_kind_of_memory_once() {
 fn charges_context_and_releases_its_memory_with_it() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("create", "0"),
-            ("info", "0 2040 3000"),
-            ("alloc,500", "0"),
-            ("info", "0 1540 3000"),
-            ("destroy", "0"),
-            ("info", "0 2520 3000"),
-            ("alloc,2520", "0"),
-            ("reset", "0"),
-            ("init", "0"),
-            ("create,cuCtxCreate", "0"),
-            ("info", "0 2040 3000"),
-            ("destroy,cuCtxDestroy", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; create: 0; info: 0 2040 3000; alloc,500: 0; info: 0 1540 3000; destroy: 0; \
+         info: 0 2520 3000; alloc,2520: 0; reset: 0; init: 0; create,cuCtxCreate: 0; \
+         info: 0 2040 3000; destroy,cuCtxDestroy: 0; info: 0 2520 3000",
     );
 }
 
@@ -52,44 +28,23 @@ fn charges_context_and_releases_its_memory_with_it() {
 fn charges_physical_memory_until_last_mapping_ends() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("physical,1000", "0"),
-            ("info", "0 1520 3000"),
-            ("map", "0"),
-            ("unphysical", "0"),
-            ("info", "0 1520 3000"),
-            ("alloc,1522", "2"),
-            ("unmap", "0"),
-            ("info", "0 2520 3000"),
-            ("physical,2600", "2"),
-            ("physical,2520", "0"),
-            ("alloc,2", "2"),
-        ],
+        "init: 0; physical,1000: 0; info: 0 1520 3000; map: 0; unphysical: 0; info: 0 1520 3000; \
+         alloc,1522: 2; unmap: 0; info: 0 2520 3000; physical,2600: 2; physical,2520: 0; \
+         alloc,2: 2",
     );
 }
 
 #[test]
 fn refuses_physical_memory_of_unassigned_device() {
-    check(3000, &[("init", "0"), ("physical,10,1", "800")]);
+    check(3000, "init: 0; physical,10,1: 800");
 }
 
 #[test]
 fn charges_pool_for_its_reserved_memory() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("ordered,1000", "0"),
-            ("info", "0 1496 3000"),
-            ("ordered,1600", "2"),
-            ("unordered", "0"),
-            ("sync", "0"),
-            ("trim", "0"),
-            ("info", "0 2520 3000"),
-            ("ordered,2496", "0"),
-            ("alloc,26", "2"),
-        ],
+        "init: 0; ordered,1000: 0; info: 0 1496 3000; ordered,1600: 2; unordered: 0; sync: 0; \
+         trim: 0; info: 0 2520 3000; ordered,2496: 0; alloc,26: 2",
     );
 }
 
@@ -97,17 +52,8 @@ fn charges_pool_for_its_reserved_memory() {
 fn charges_pool_created_by_program() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("pool", "0"),
-            ("frompool,1000", "0"),
-            ("info", "0 1496 3000"),
-            ("frompool,1600", "2"),
-            ("unordered", "0"),
-            ("sync", "0"),
-            ("unpool", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; pool: 0; frompool,1000: 0; info: 0 1496 3000; frompool,1600: 2; unordered: 0; \
+         sync: 0; unpool: 0; info: 0 2520 3000",
     );
 }
 
@@ -115,15 +61,8 @@ fn charges_pool_created_by_program() {
 fn does_not_charge_host_pool_to_device() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("pool,1,3", "0"),
-            ("frompool,9000", "0"),
-            ("info", "0 2520 3000"),
-            ("unordered", "0"),
-            ("unpool", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; pool,1,3: 0; frompool,9000: 0; info: 0 2520 3000; unordered: 0; unpool: 0; \
+         info: 0 2520 3000",
     );
 }
 
@@ -132,13 +71,7 @@ fn does_not_charge_host_pool_that_cannot_be_destroyed() {
     check_in(
         &[("GPUSIM_FAULTS", "cuMemPoolDestroy=1")],
         3000,
-        &[
-            ("init", "0"),
-            ("placepool,3,0", "0"),
-            ("unpool", "1"),
-            ("frompool,9000", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; placepool,3,0: 0; unpool: 1; frompool,9000: 0; info: 0 2520 3000",
     );
 }
 
@@ -147,17 +80,8 @@ fn charges_locality_domain_memory_to_its_device() {
     // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN (6): part 1 of GPU 0.
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("physical,2600,256,6", "2"),
-            ("physical,1000,256,6", "0"),
-            ("info", "0 1520 3000"),
-            ("unphysical", "0"),
-            ("pool,1,6,256", "0"),
-            ("frompool,2600", "2"),
-            ("frompool,1000", "0"),
-            ("info", "0 1496 3000"),
-        ],
+        "init: 0; physical,2600,256,6: 2; physical,1000,256,6: 0; info: 0 1520 3000; \
+         unphysical: 0; pool,1,6,256: 0; frompool,2600: 2; frompool,1000: 0; info: 0 1496 3000",
     );
 }
 
@@ -183,21 +107,11 @@ fn refuses_memory_at_unknown_location() {
 #[test]
 fn charges_managed_pool_without_device() {
     for pool in ["pool,2,0", "pool,2,2", "placepool,0,0,2"] {
-        check(
-            3000,
-            &[
-                ("init", "0"),
-                (pool, "0"),
-                ("frompool,2600", "2"),
-                ("frompool,2000", "0"),
-                ("touch", "0"),
-                ("info", "0 504 3000"),
-                ("frompool,600", "2"),
-                ("unordered", "0"),
-                ("sync", "0"),
-                ("info", "0 2520 3000"),
-            ],
+        let script = format!(
+            "init: 0; {pool}: 0; frompool,2600: 2; frompool,2000: 0; touch: 0; info: 0 504 3000; \
+             frompool,600: 2; unordered: 0; sync: 0; info: 0 2520 3000"
         );
+        check(3000, &script);
     }
 }
 
@@ -205,16 +119,8 @@ fn charges_managed_pool_without_device() {
 fn charges_stream_ordered_memory_without_current_context() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("ownstream", "0"),
-            ("uncurrent", "0"),
-            ("ordered,2600", "2"),
-            ("ordered,1000", "0"),
-            ("ordered,1600", "2"),
-            ("recurrent", "0"),
-            ("info", "0 1496 3000"),
-        ],
+        "init: 0; ownstream: 0; uncurrent: 0; ordered,2600: 2; ordered,1000: 0; ordered,1600: 2; \
+         recurrent: 0; info: 0 1496 3000",
     );
 }
 
@@ -223,32 +129,13 @@ fn keeps_charge_until_stream_reaches_free() {
     // A kernel that outlasts the test, and one that does not.
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("alloc,1000", "0"),
-            ("managed,500", "0"),
-            ("busy,3600000", "0"),
-            ("unordered", "0"),
-            ("unordered", "0"),
-            ("info", "0 1020 3000"),
-            ("alloc,1022", "2"),
-            ("alloc,1020", "0"),
-        ],
+        "init: 0; alloc,1000: 0; managed,500: 0; busy,3600000: 0; unordered: 0; unordered: 0; \
+         info: 0 1020 3000; alloc,1022: 2; alloc,1020: 0",
     );
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("alloc,1000", "0"),
-            ("managed,500", "0"),
-            ("busy,50", "0"),
-            ("unordered", "0"),
-            ("unordered", "0"),
-            ("sync", "0"),
-            ("alloc,2520", "0"),
-            ("unordered", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; alloc,1000: 0; managed,500: 0; busy,50: 0; unordered: 0; unordered: 0; sync: 0; \
+         alloc,2520: 0; unordered: 0; info: 0 2520 3000",
     );
 }
 
@@ -257,19 +144,9 @@ fn limits_threads_own_streams_beside_capture_and_breaks_none() {
     // Regression: they were taken for the legacy stream, of which the driver says that it is captured.
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("alloc,500", "0"),
-            ("capture", "0"),
-            ("threadordered,2100", "2"),
-            ("threadordered,1000", "0"),
-            ("info", "0 996 3000"),
-            ("threadunordered", "0"),
-            ("threadunordered", "0"),
-            ("uncapture", "0"),
-            ("sync", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; alloc,500: 0; capture: 0; threadordered,2100: 2; threadordered,1000: 0; \
+         info: 0 996 3000; threadunordered: 0; threadunordered: 0; uncapture: 0; sync: 0; \
+         info: 0 2520 3000",
     );
 }
 
@@ -277,15 +154,8 @@ fn limits_threads_own_streams_beside_capture_and_breaks_none() {
 fn releases_pending_stream_frees_with_context() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("create", "0"),
-            ("alloc,1000", "0"),
-            ("busy,50", "0"),
-            ("unordered", "0"),
-            ("destroy", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; create: 0; alloc,1000: 0; busy,50: 0; unordered: 0; destroy: 0; \
+         info: 0 2520 3000",
     );
 }
 
@@ -293,18 +163,8 @@ fn releases_pending_stream_frees_with_context() {
 fn releases_context_after_last_detach() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("create", "0"),
-            ("alloc,500", "0"),
-            ("attach", "0"),
-            ("detach", "0"),
-            ("info", "0 1540 3000"),
-            ("detach", "0"),
-            ("info", "0 2520 3000"),
-            ("create", "0"),
-            ("info", "0 2040 3000"),
-        ],
+        "init: 0; create: 0; alloc,500: 0; attach: 0; detach: 0; info: 0 1540 3000; detach: 0; \
+         info: 0 2520 3000; create: 0; info: 0 2040 3000",
     );
 }
 
@@ -313,15 +173,8 @@ fn charges_layers_of_mipmapped_array_at_each_level() {
     // 100 layers with 11 levels each: 4/3 of the first level, where slices take 8/7.
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("layers,1024,1024,100,11", "0"),
-            ("info", "0 386 3000"),
-            ("alloc,388", "2"),
-            ("alloc,386", "0"),
-            ("unlayers", "0"),
-            ("info", "0 2134 3000"),
-        ],
+        "init: 0; layers,1024,1024,100,11: 0; info: 0 386 3000; alloc,388: 2; alloc,386: 0; \
+         unlayers: 0; info: 0 2134 3000",
     );
 }
 
@@ -331,13 +184,7 @@ fn keeps_memory_retained_during_last_unmap() {
     check_in(
         &[("GPUSIM_SLOW", "cuMemRetainAllocationHandle=500")],
         3000,
-        &[
-            ("init", "0"),
-            ("retainrace", "0"),
-            ("info", "0 2420 3000"),
-            ("unphysical", "0"),
-            ("info", "0 2520 3000"),
-        ],
+        "init: 0; retainrace: 0; info: 0 2420 3000; unphysical: 0; info: 0 2520 3000",
     );
 }
 
@@ -349,18 +196,11 @@ fn charges_pool_on_its_own_device() {
         let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
         let container = container.expect("a container");
         for how in ["poolof,1", "placepool,1,1"] {
-            let reply = container.client(&["init", how, "frompool,1200", "frompool,900", "info"]);
-            let reply = reply.expect("answers");
-            let expected = ["frompool,1200: 2", "frompool,900: 0", "info: 0 2520 3000"];
-            assert_eq!(reply[2..], expected, "{method:?} {how}");
+            container.check(&format!(
+                "init: 0; {how}: 0; frompool,1200: 2; frompool,900: 0; info: 0 2520 3000"
+            ));
         }
-        let reply = container.client(&["init", "placepool,3,0", "frompool,9000", "info"]);
-        let expected = ["frompool,9000: 0", "info: 0 2520 3000"];
-        assert_eq!(
-            reply.expect("answers")[2..],
-            expected,
-            "{method:?}: the host's"
-        );
+        container.check("init: 0; placepool,3,0: 0; frompool,9000: 0; info: 0 2520 3000");
     }
 }
 
@@ -375,9 +215,6 @@ fn refuses_calls_of_cuda_3_and_of_graphics() {
         "create,cuVDPAUCtxCreate",
         "create,cuVDPAUCtxCreate_v2",
     ] {
-        check(
-            3000,
-            &[("init", "0"), (call, "801"), ("info", "0 2520 3000")],
-        );
+        check(3000, &format!("init: 0; {call}: 801; info: 0 2520 3000"));
     }
 }

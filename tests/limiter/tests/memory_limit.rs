@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_gpusim::STATE_VARIABLE;
 use aliquot_limiter_tests::scene::{
-    FIRST, MIB, check, check_in, container, device, each_method, machine,
+    FIRST, MIB, check, check_in, container, device, each_method, machine, split,
 };
 use aliquot_limiter_tests::{InjectionMethod, TalkingProgram, TestContainer, built, lines};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
@@ -15,36 +15,21 @@ use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 fn allows_exactly_what_is_reported_free() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("info", "0 2520 3000"),
-            ("total", "0 3000"),
-            ("alloc,2520", "0"),
-            ("info", "0 0 3000"),
-            ("alloc,1", "2"),
-            ("bytes,1", "2"),
-            ("free", "0"),
-            ("alloc,2521", "2"),
-            ("alloc,2520", "0"),
-        ],
+        "init: 0; info: 0 2520 3000; total: 0 3000; alloc,2520: 0; info: 0 0 3000; alloc,1: 2; \
+         bytes,1: 2; free: 0; alloc,2521: 2; alloc,2520: 0",
     );
 }
 
 #[test]
 fn refuses_context_larger_than_share() {
-    check(400, &[("init", "2")]);
+    check(400, "init: 2");
 }
 
 #[test]
 fn limits_functions_from_cu_get_proc_address() {
     check(
         3000,
-        &[
-            ("init", "0"),
-            ("alloc,2000,address", "0"),
-            ("alloc,1000,address", "2"),
-            ("info", "0 520 3000"),
-        ],
+        "init: 0; alloc,2000,address: 0; alloc,1000,address: 2; info: 0 520 3000",
     );
 }
 
@@ -100,14 +85,7 @@ fn keeps_measured_overhead_after_host_dies() {
     for (at, value) in [(24, 1), (64 + 64, 500 * MIB)] {
         page.write_all_at(&value.to_le_bytes(), at).unwrap();
     }
-    let reply = container.client(&["init", "info", "alloc,2022", "alloc,2020"]);
-    let expected = [
-        "init: 0",
-        "info: 0 2020 3000",
-        "alloc,2022: 2",
-        "alloc,2020: 0",
-    ];
-    assert_eq!(reply.unwrap(), expected);
+    container.check("init: 0; info: 0 2020 3000; alloc,2022: 2; alloc,2020: 0");
 }
 
 #[test]
@@ -115,8 +93,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     each_method(3000, |container, method| {
         let mut running = container.start(&["init", "alloc,2000", "linger"]).unwrap();
         running.kill_process().unwrap();
-        let after = container.client(&["init", "info", "alloc,42"]).unwrap();
-        assert_eq!(after[1..], ["info: 0 40 3000", "alloc,42: 2"], "{method:?}");
+        container.check("init: 0; info: 0 40 3000; alloc,42: 2");
         // The child ends with its input.
         drop(running);
         let deadline = Instant::now() + Duration::from_mins(1);
@@ -129,27 +106,12 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
 
 #[test]
 fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
-    each_method(3000, |container, method| {
-        let commands = [
-            "deny,madvise,2,18",
-            "ninit",
-            "nmemory",
-            "fork,init",
-            "init",
-            "info",
-        ];
-        let answers = container.client(&commands).unwrap();
-        let expected = [
-            "deny,madvise,2,18: 0",
-            "ninit: 0",
-            "nmemory: [0, 0] 0 3000",
-            "init: 0",
-            "fork,init: 0",
-            "init: 0",
-            // In the slot of its parent, the child's context would still be charged.
-            "info: 0 2520 3000",
-        ];
-        assert_eq!(answers, expected, "{method:?}");
+    // In the slot of its parent, the child's context would still be charged at the end.
+    each_method(3000, |container, _| {
+        container.check(
+            "deny,madvise,2,18: 0; ninit: 0; nmemory: [0, 0] 0 3000; init: 0; fork,init: 0; \
+             init: 0; info: 0 2520 3000",
+        );
     });
 }
 
@@ -167,18 +129,16 @@ fn does_not_limit_uncontrolled_container() {
         &[device(FIRST, 3000)],
     )
     .unwrap();
-    let answers = container.client(&["init", "alloc,30000"]).unwrap();
-    assert_eq!(answers, ["init: 0", "alloc,30000: 0"]);
+    container.check("init: 0; alloc,30000: 0");
 }
 
 #[test]
 fn refuses_allocation_without_limits_page_with_one_line() {
     each_method(3000, |container, method| {
         std::fs::remove_file(container.directory().join("limits")).unwrap();
-        let output = container
-            .client_command(&["init", "alloc,1", "count", "ninit", "ncount"])
-            .output()
-            .unwrap();
+        let (commands, expected) =
+            split("init: 800; alloc,1: 800; count: 0 0; ninit: 0; ncount: 0 0");
+        let output = container.client_command(&commands).output().unwrap();
         let reply = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(
             reply.matches("no GPU memory can be allocated").count(),
@@ -187,83 +147,38 @@ fn refuses_allocation_without_limits_page_with_one_line() {
         );
         let bind = "mount --rbind /.aliquot ROOT/.aliquot\n";
         assert!(reply.contains(bind), "{method:?} {reply}");
-        let answers = lines(&output);
-        let expected = [
-            "init: 800",
-            "alloc,1: 800",
-            "count: 0 0",
-            "ninit: 0",
-            "ncount: 0 0",
-        ];
-        assert_eq!(answers, expected, "{method:?}");
+        assert_eq!(lines(&output), expected, "{method:?}");
     });
 }
 
 #[test]
 fn shows_share_as_used_up_where_kernel_refuses_locks() {
-    each_method(3000, |container, method| {
+    each_method(3000, |container, _| {
         let neighbour = container.start(&["init", "alloc,1000"]);
-        let answers = container.client(&[
-            "begin",
-            "ninit",
-            "deny,fcntl,1,37",
-            "init",
-            "alloc,1",
-            "count",
-            "total",
-            "ncount",
-            "nmemory",
-            "nprocesses",
-        ]);
-        let expected = [
-            "begin: 0",
-            "ninit: 0",
-            "deny,fcntl,1,37: 0",
-            "init: 800",
-            "alloc,1: 800",
-            "count: 0 1",
-            "total: 0 3000",
-            "ncount: 0 1",
-            "nmemory: [0, 0] 3000 3000",
-            "nprocesses: 0 0 []",
-        ];
-        assert_eq!(answers.unwrap(), expected, "{method:?}");
+        container.check(
+            "begin: 0; ninit: 0; deny,fcntl,1,37: 0; init: 800; alloc,1: 800; count: 0 1; \
+             total: 0 3000; ncount: 0 1; nmemory: [0, 0] 3000 3000; nprocesses: 0 0 []",
+        );
         neighbour.unwrap().end().unwrap();
     });
 }
 
 #[test]
 fn limits_memory_where_kernel_refuses_advice() {
-    each_method(3000, |container, method| {
-        let answers =
-            container.client(&["deny,madvise", "init", "alloc,2521", "alloc,2520", "info"]);
-        let expected = [
-            "deny,madvise: 0",
-            "init: 0",
-            "alloc,2521: 2",
-            "alloc,2520: 0",
-            "info: 0 0 3000",
-        ];
-        assert_eq!(answers.unwrap(), expected, "{method:?}");
+    each_method(3000, |container, _| {
+        container.check("deny,madvise: 0; init: 0; alloc,2521: 2; alloc,2520: 0; info: 0 0 3000");
     });
 }
 
 #[test]
 fn keeps_limit_against_closed_files_and_environment() {
-    each_method(3000, |container, method| {
-        let answers = container
-            .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
-            .unwrap();
-        assert_eq!(
-            answers[2..],
-            ["alloc,2000: 0", "alloc,1000: 2", "info: 0 520 3000"],
-            "{method:?}"
-        );
+    each_method(3000, |container, _| {
+        container.check("init: 0; close: 0; alloc,2000: 0; alloc,1000: 2; info: 0 520 3000");
     });
     let forged = [
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m"),
         ("CUDA_DISABLE_CONTROL", "true"),
         ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine"),
     ];
-    check_in(&forged, 3000, &[("init", "0"), ("alloc,2521", "2")]);
+    check_in(&forged, 3000, "init: 0; alloc,2521: 2");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine, split};
 use aliquot_limiter_tests::{
     INJECTION_METHODS, InjectionMethod, RunningClient, TestContainer, lines,
 };
@@ -32,26 +32,13 @@ fn allows_more_than_part_of_device_when_oversubscribed() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let container = oversubscribed(&machine, method, 6000, 3000);
-        let script = [
-            ("init", "0"),
-            ("info", "0 5520 6000"),
-            ("total", "0 6000"),
-            // In GPU memory, then beyond its part.
-            ("alloc,2520", "0"),
-            ("alloc,1000", "0"),
-            ("pitch,1000,2048", "0"),
-            ("info", "0 1998 6000"),
-            ("alloc,1999", "2"),
-            ("alloc,1998", "0"),
-            ("alloc,1", "2"),
-            ("free", "0"),
-            ("free", "0"),
-            ("free", "0"),
-            ("info", "0 3000 6000"),
-        ];
-        let commands: Vec<&str> = script.iter().map(|(command, _)| *command).collect();
+        // The first block is in GPU memory, the others are beyond its part.
+        let (commands, expected) = split(
+            "init: 0; info: 0 5520 6000; total: 0 6000; alloc,2520: 0; alloc,1000: 0; \
+             pitch,1000,2048: 0; info: 0 1998 6000; alloc,1999: 2; alloc,1998: 0; alloc,1: 2; \
+             free: 0; free: 0; free: 0; info: 0 3000 6000",
+        );
         let mut running = container.start(&commands).expect("the client");
-        let expected: Vec<String> = script.iter().map(|(a, b)| format!("{a}: {b}")).collect();
         assert_eq!(running.answers, expected, "{method:?}");
         let holders = machine.process_usage(FIRST).expect("a GPU");
         assert!(
@@ -76,16 +63,11 @@ fn refuses_calls_that_managed_memory_cannot_serve() {
         ("rdma,4194304", "801", "cuMemGetHandleForAddressRange"),
     ] {
         let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-        let mut client = container.client_command(&["init", "alloc,2500", "alloc,1000", command]);
-        let output = client.output().expect("the client");
-        let reply = lines(&output);
-        let expected = [
-            "init: 0",
-            "alloc,2500: 0",
-            "alloc,1000: 0",
-            &format!("{command}: {code}"),
-        ];
-        assert_eq!(reply, expected);
+        let script = format!("init: 0; alloc,2500: 0; alloc,1000: 0; {command}: {code}");
+        let (commands, expected) = split(&script);
+        let output = container.client_command(&commands).output();
+        let output = output.expect("the client");
+        assert_eq!(lines(&output), expected);
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(words.lines().count(), 1, "{words}");
         assert!(words.contains(name), "{words}");
@@ -96,20 +78,17 @@ fn refuses_calls_that_managed_memory_cannot_serve() {
 fn shares_device_memory_of_oversubscribed_container() {
     let (_temp, machine) = machine();
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-    let reply = container.client(&["init", "alloc,1000", "alloc,2500", "free", "rdma", "share"]);
-    let reply = reply.expect("the client");
-    assert_eq!(reply[4..], ["rdma: 0", "share: 0"]);
+    container.check("init: 0; alloc,1000: 0; alloc,2500: 0; free: 0; rdma: 0; share: 0");
 }
 
 #[test]
 fn forgets_spilled_addresses_with_their_context() {
     let (_temp, machine) = machine();
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 6000, 3000);
-    let before = ["init", "alloc,2520", "alloc,1000", "reset"];
-    let after = ["init", "alloc,1000", "share", "alloc,1000", "share"];
-    let reply = container.client(&[&before[..], &after[..]].concat());
-    let reply = reply.expect("the client");
-    assert_eq!((&*reply[6], &*reply[8]), ("share: 0", "share: 0"));
+    container.check(
+        "init: 0; alloc,2520: 0; alloc,1000: 0; reset: 0; init: 0; alloc,1000: 0; share: 0; \
+         alloc,1000: 0; share: 0",
+    );
 }
 
 /// MiB of a GPU that two tenants of its size share, and what the driver reserves of it.
@@ -242,13 +221,5 @@ fn spills_when_others_use_its_part_of_device() {
     let running = unmanaged.start(&["init", "alloc,2000"]).expect("a client");
     assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 4000, 2000);
-    let reply = container.client(&["init", "info", "alloc,1500", "alloc,2020", "info"]);
-    let expected = [
-        "init: 0",
-        "info: 0 3520 4000",
-        "alloc,1500: 0",
-        "alloc,2020: 0",
-        "info: 0 0 4000",
-    ];
-    assert_eq!(reply.expect("the client"), expected);
+    container.check("init: 0; info: 0 3520 4000; alloc,1500: 0; alloc,2020: 0; info: 0 0 4000");
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 mod fenced;
 mod life;
 mod lifecycle;
-mod parts;
+mod monitoring;
 
 fn main() -> ExitCode {
     // A world for each, because an uninstalled release leaves its namespace.
@@ -34,10 +34,6 @@ fn main() -> ExitCode {
         "quick_start_runs_where_network_policies_are_enforced",
         life::quick_start_where_policies_hold,
     );
-    let external = scenario(
-        "a_kube_scheduler_of_ones_own_places_a_share",
-        life::external_kube_scheduler,
-    );
     let certificates = scenario(
         "webhook_and_extender_serve_what_cert_manager_renews",
         life::renewed_certificates,
@@ -50,9 +46,9 @@ fn main() -> ExitCode {
         "helm_4_applies_on_the_server_and_stops_at_fields_of_others",
         lifecycle::applies_on_the_server,
     );
-    let of_parts = scenario(
-        "api_server_takes_the_values_of_every_part",
-        parts::are_accepted,
+    let of_monitoring = scenario(
+        "prometheus_operators_definitions_know_every_field",
+        monitoring::is_known,
     );
     // Last, because its nodes, pods and namespaces stay until the cluster ends.
     let requests = scenario(
@@ -65,11 +61,10 @@ fn main() -> ExitCode {
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
-        world(with_node, vec![external.long()]),
         world(with_node, vec![certificates.long()]),
         world(without_node, vec![upgrades]),
         world(without_node, vec![by_helm_4.long()]),
-        world(without_node, vec![of_parts.long()]),
+        world(without_node, vec![of_monitoring.long()]),
         world(without_node, vec![requests]),
     ];
     scenario::main(ChartCluster::start, worlds)

@@ -14,14 +14,13 @@ mod harmless;
 mod integrations;
 mod job;
 mod late_binding;
-mod ledger;
 mod preemption;
 mod preferences;
 mod proxied;
 mod waiting;
 
 fn main() -> ExitCode {
-    let mut all = vec![
+    let all = vec![
         scenario(
             "forty_pods_of_one_job_are_bound_in_two_seconds",
             job::forty_pods,
@@ -53,10 +52,6 @@ fn main() -> ExitCode {
             "refused_pod_of_high_priority_is_not_retried_in_a_loop",
             waiting::high_priority,
         ),
-        scenario(
-            "scheduler_without_a_ledger_places_nothing",
-            ledger::not_ready,
-        ),
         side_by_side(
             "hami_14_ranks_decide_unless_the_pod_states_a_preference",
             preferences::each_decides,
@@ -70,8 +65,11 @@ fn main() -> ExitCode {
             "binding_of_a_killed_scheduler_changes_nothing",
             late_binding::of_a_killed_scheduler,
         ),
+        scenario(
+            "kill_between_two_evictions_chooses_no_second_victims",
+            preemption::between_evictions,
+        ),
     ];
-    all.extend(preemption::scenarios());
     scenario::main(cluster, vec![world(parts, all)])
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aliquot_cluster::USERS;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, nvidia_spec, offer, open_machine, with_python, withdraw};
+use aliquot_e2e::clients::{check, nvidia_spec, offer, open_machine, with_python, withdraw};
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -36,48 +36,19 @@ pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
         .gpu
         .to_string();
 
-    let beside = answers(
-        stack,
-        "limits",
-        "neighbour",
-        &["init", "alloc,1000", "ninit", "nmemory"],
-    )
-    .await?;
-    ensure!(beside[3] == "nmemory: [0, 0] 1512 2000", "{beside:?}");
-    let nvml = answers(stack, "limits", "tenant", &["ninit", "ncount", "nmemory"]).await?;
-    ensure!(
-        nvml[1..] == ["ncount: 0 1", "nmemory: [0, 0] 0 3000"],
-        "{nvml:?}"
-    );
-    let cuda = answers(
-        stack,
-        "limits",
-        "tenant",
-        &["init", "info", "alloc,2490", "alloc,2488", "alloc,2"],
-    )
-    .await?;
-    let expected = [
-        "init: 0",
-        "info: 0 2488 3000",
-        "alloc,2490: 2",
-        "alloc,2488: 0",
-        "alloc,2: 2",
-    ];
-    ensure!(cuda == expected, "{cuda:?}");
+    let beside = "init: 0; alloc,1000: 0; ninit: 0; nmemory: [0, 0] 1512 2000";
+    check(stack, "limits", "neighbour", beside).await?;
+    let nvml = "ninit: 0; ncount: 0 1; nmemory: [0, 0] 0 3000";
+    check(stack, "limits", "tenant", nvml).await?;
+    let cuda = "init: 0; info: 0 2488 3000; alloc,2490: 2; alloc,2488: 0; alloc,2: 2";
+    check(stack, "limits", "tenant", cuda).await?;
     let holders = stack.machine().process_usage(&gpu)?;
     ensure!(
         holders.iter().all(|one| one.peak <= 3000 * MIB),
         "{holders:?}"
     );
-    let all = ["init", "info", "alloc,1488", "alloc,2"];
-    let beside = answers(stack, "limits", "neighbour", &all).await?;
-    let expected = [
-        "init: 0",
-        "info: 0 1488 2000",
-        "alloc,1488: 0",
-        "alloc,2: 2",
-    ];
-    ensure!(beside == expected, "{beside:?}");
+    let beside = "init: 0; info: 0 1488 2000; alloc,1488: 0; alloc,2: 2";
+    check(stack, "limits", "neighbour", beside).await?;
 
     unlimited(stack, &["tenant", "neighbour"]).await
 }
@@ -102,15 +73,8 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     }
     for name in ["user", "root", "users"] {
         stack.cluster.wait_running("limits", name).await?;
-        let commands = ["init", "alloc,2490", "alloc,2488", "info"];
-        let output = answers(stack, "limits", name, &commands).await?;
-        let expected = [
-            "init: 0",
-            "alloc,2490: 2",
-            "alloc,2488: 0",
-            "info: 0 0 3000",
-        ];
-        ensure!(output == expected, "{name}: {output:?}");
+        let script = "init: 0; alloc,2490: 2; alloc,2488: 0; info: 0 0 3000";
+        check(stack, "limits", name, script).await?;
     }
     let map = ["cat", "/proc/self/uid_map"];
     let map = stack.cluster.exec("limits", "users", "main", &map).await?;
@@ -142,8 +106,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     };
     stack.start_device_plugin(&limited).await?;
     ensure!(rooms().await? == 3, "mounted twice, or taken away");
-    let output = answers(stack, "limits", "user", &["init", "info"]).await?;
-    ensure!(output[1] == "info: 0 2488 3000", "{output:?}");
+    check(stack, "limits", "user", "init: 0; info: 0 2488 3000").await?;
     let delete = [
         "delete", "pod", "-n", "limits", "user", "root", "users", "--wait",
     ];
@@ -203,11 +166,8 @@ async fn with_exec_dir(stack: &Stack) -> Result<()> {
     let pod = with_python(stack, "limits", "noexec", &share)?;
     stack.cluster.create_pod(pod).await?;
     stack.cluster.wait_running("limits", "noexec").await?;
-    let commands = ["init", "alloc,2490", "alloc,2488"];
-    let output = answers(stack, "limits", "noexec", &commands).await?;
-    let expected = ["init: 0", "alloc,2490: 2", "alloc,2488: 0"];
-    ensure!(output == expected, "{output:?}");
-    Ok(())
+    let script = "init: 0; alloc,2490: 2; alloc,2488: 0";
+    check(stack, "limits", "noexec", script).await
 }
 
 /// The node's second runtime, under its name.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, answers_until_released, beside, release, with_python};
+use aliquot_e2e::clients::{answers, answers_until_released, beside, check, release, with_python};
 use aliquot_e2e::figures::print_line;
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, Stack};
@@ -49,20 +49,14 @@ pub(crate) async fn program(stack: Arc<Stack>) -> Result<()> {
     let smaller = async {
         wait_used(stack, 1512, 3020).await?;
         granted(stack, &["--gpumem", "2000"]).await?;
-        let nvml = answers(stack, SPACE, "tenant", &["ninit", "nmemory"]).await?;
-        ensure!(nvml[1] == "nmemory: [0, 0] 1512 2000", "{nvml:?}");
+        let nvml = "ninit: 0; nmemory: [0, 0] 1512 2000";
+        check(stack, SPACE, "tenant", nvml).await?;
         release(stack, SPACE, "tenant").await
     };
     let commands = ["init", "alloc,1000"];
     beside(stack, (SPACE, "tenant"), &commands, smaller).await?;
-    let cuda = answers(
-        stack,
-        SPACE,
-        "tenant",
-        &["init", "alloc,1490", "alloc,1488"],
-    )
-    .await?;
-    ensure!(cuda[1..] == ["alloc,1490: 2", "alloc,1488: 0"], "{cuda:?}");
+    let cuda = "init: 0; alloc,1490: 2; alloc,1488: 0";
+    check(stack, SPACE, "tenant", cuda).await?;
     let pod = untouched(stack).await?;
     let grant = &allocation(&pod)?.grants("main").context("a share")?[0].clone();
     ensure!((grant.memory.0, grant.cores.0) == (2000, 40), "{grant:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, script_until_released, with_program, with_python};
+use aliquot_e2e::clients::{check, script_until_released, with_program, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_gpusim::ProcessUsage;
@@ -96,8 +96,7 @@ pub(crate) async fn attacks(stack: Arc<Stack>) -> Result<()> {
 
 /// The pods of these names and a neighbour; the uids of the first.
 async fn pods(stack: &Stack, space: &str, names: &[&str]) -> Result<Vec<String>> {
-    let shown = stack.machine().show()?;
-    let first = shown["gpus"][0]["uuid"].as_str().context("a uuid")?;
+    let first = stack.gpu_uuid(0)?;
     for name in names.iter().chain(&["neighbour"]) {
         let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
         let mut pod = with_python(stack, space, name, &limits)?;
@@ -128,11 +127,8 @@ async fn beside_neighbour(
         becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
         checks.await?;
         becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
-        let more = ["init", "alloc,1500", "alloc,400"];
-        let output = answers(stack, space, "neighbour", &more).await?;
-        let expected = ["init: 0", "alloc,1500: 2", "alloc,400: 0"];
-        ensure!(output == expected, "{output:?}");
-        Ok(())
+        let more = "init: 0; alloc,1500: 2; alloc,400: 0";
+        check(stack, space, "neighbour", more).await
     };
     let script = "exec python3 $client init alloc,1000 hold";
     with_scripts(stack, &[(space, "neighbour", script.to_owned())], whole).await?;

@@ -2,7 +2,6 @@
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
-mod attacks;
 mod driver_limits;
 mod evasion;
 mod running;
@@ -13,10 +12,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "reports_and_charges_a_process_that_evades_the_shim",
             evasion::attacks,
-        ),
-        scenario(
-            "spoiled_counters_of_a_tenant_change_no_other_figure",
-            attacks::spoiled,
         ),
         scenario(
             "driver_limits_stop_a_tenant_that_sheds_the_limiter",

@@ -14,7 +14,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use self::Memory::{Mib, Percent};
-use super::world::{A100, PATIENCE, T4, over, seen, uuid, with_parts};
+use super::world::{A100, PATIENCE, T4, over, seen, with_parts};
 
 const NAMESPACE: &str = "examples";
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sharing/hami/examples");
@@ -119,7 +119,7 @@ pub(crate) async fn run(stack: Arc<Stack>) -> Result<()> {
 
 async fn applied(stack: &Stack, example: &str) -> Result<()> {
     let text = std::fs::read_to_string(format!("{FOLDER}/{example}.yaml"))?;
-    let text = text.replace(UUID, &uuid(stack, 0)?);
+    let text = text.replace(UUID, &stack.gpu_uuid(0)?);
     let file = stack.write("example.yaml", &text)?;
     let file = file.to_string_lossy();
     let apply = ["apply", "-n", NAMESPACE, "-f", &*file];
@@ -186,7 +186,7 @@ async fn check(
             all.push(gpu.uuid.clone());
         }
     }
-    let first = uuid(stack, 0)?;
+    let first = stack.gpu_uuid(0)?;
     let different = {
         let mut different = all.clone();
         different.sort();

@@ -59,13 +59,6 @@ pub(crate) async fn with_parts(stack: &Stack, flags: &[&str]) -> Result<()> {
     stack.start_webhook(flags).await
 }
 
-/// The uuid of a GPU.
-pub(crate) fn uuid(stack: &Stack, index: usize) -> Result<String> {
-    let shown = stack.machine().show()?;
-    let uuid = shown["gpus"][index]["uuid"].as_str();
-    Ok(uuid.context("a uuid")?.to_owned())
-}
-
 /// What a container has of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuShare {

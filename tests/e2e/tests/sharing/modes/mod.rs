@@ -7,10 +7,7 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result};
 
-mod mig;
 mod mps_users;
-mod node;
-mod offers;
 mod together;
 
 /// Eight GPUs of 40 GiB, of which the driver reserves nothing, as `index` of a profile names them; each scenario leaves them in `vgpu`.
@@ -40,10 +37,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "mps_shared_memory_is_closed_to_other_gpus_and_users",
             mps_users::shared_memory,
-        ),
-        scenario(
-            "mig_1_mig_10_mig_18_layouts_of_one_gpu_beside_whole_ones",
-            mig::layouts,
         ),
         scenario("pods_run_at_once_on_six_gpus_in_six_layouts", together::six),
     ]

@@ -8,7 +8,6 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::PLAIN;
-use super::node::{uuid, wait_replicas};
 
 /// GPUs 0 and 1 by MPS for four containers each, the others whole.
 const TWO_GPUS: &str = "
@@ -31,7 +30,7 @@ async fn start_as(
 ) -> Result<()> {
     let limits = [("gpu", "1"), ("gpumem", "5000")];
     let mut pod = with_python(stack, namespace, name, &limits)?;
-    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": uuid(stack, gpu)?});
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": stack.gpu_uuid(gpu)?});
     pod["spec"]["securityContext"] = json!({"runAsUser": user, "runAsGroup": user});
     stack.cluster.create_pod(pod).await?;
     stack.cluster.wait_running(namespace, name).await.map(drop)
@@ -43,7 +42,7 @@ pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "mps-shm";
     stack.write_profiles(TWO_GPUS)?;
-    wait_replicas(stack, "nvidia.com/gpu", Some("14")).await?;
+    stack.wait_capacity("14").await?;
     stack.cluster.namespace(space).await?;
     for (name, gpu, user) in [
         ("one", 0, 1000),
@@ -82,5 +81,5 @@ pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.delete_pod(space, name).await?;
     }
     stack.write_profiles(PLAIN)?;
-    wait_replicas(stack, "nvidia.com/gpu", Some("80")).await
+    stack.wait_capacity("80").await
 }

@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::PLAIN;
-use super::node::wait_replicas;
 
 const NAMESPACE: &str = "together";
 
@@ -124,14 +123,14 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(NAMESPACE).await?;
     stack.write_profiles(SIX)?;
     // 10 shares, one whole GPU, 10 time slices, 4 clients.
-    wait_replicas(stack, "nvidia.com/gpu", Some("25")).await?;
+    stack.wait_capacity("25").await?;
     for (resource, replicas) in [
         ("nvidia.com/mig-1g.5gb", "2"),
         ("nvidia.com/mig-2g.10gb", "1"),
         ("nvidia.com/mig-3g.20gb", "2"),
         ("nvidia.com/mig-1g.10gb", "4"),
     ] {
-        wait_replicas(stack, resource, Some(replicas)).await?;
+        stack.wait_allocatable(resource, replicas).await?;
     }
     for (name, mode, limits, ..) in PODS {
         let mut pod = pods::simple(NAMESPACE, name, limits);
@@ -161,7 +160,7 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.delete_pod(NAMESPACE, name).await?;
     }
     stack.write_profiles(PLAIN)?;
-    wait_replicas(stack, "nvidia.com/gpu", Some("80")).await
+    stack.wait_capacity("80").await
 }
 
 /// The uuids of a GPU, or of its instances of a profile, on the simulated machine.

@@ -1,5 +1,4 @@
-//! The simulated CUDA driver from outside: by a client that opens it by path, and by many processes
-//! at once.
+//! The simulated CUDA driver from outside, by a client that opens it by path.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 mod capturing;
@@ -10,5 +9,4 @@ mod common;
 mod contexts;
 mod lookup;
 mod names;
-mod process_exit;
 mod timing;

@@ -1,4 +1,5 @@
-//! The leader is killed in the middle of a plan: the next one carries it out, and makes no other.
+//! Pods of high priority preempt others on fake nodes. These have no kubelet, so pods that may be
+//! evicted have no grace period.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::ranks::{PREEMPTION, ended, plan_is_gone, ranked, running};
 use crate::proxied::{restart, with_proxy};
 
+const PREEMPTION: &str = "aliquot.dev/preemption";
 const PAIR: Shape = Shape {
     gpus: 2,
     replicas: 10,
@@ -24,8 +26,8 @@ const PAIR: Shape = Shape {
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
 
-/// Two GPUs with four pods each, of which three must be evicted for `urgent`: the kill is after the
-/// first.
+/// Two GPUs with four pods each, of which three must be evicted for `urgent`. The leader is killed
+/// after the first: the next one carries the plan out, and makes no other.
 pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     classes(stack).await?;
@@ -33,12 +35,7 @@ pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
     let mut all = Vec::new();
     for number in 0..8 {
         let name = format!("low-{number}");
-        running(
-            stack,
-            &pool,
-            ranked(&pool, &name, "batch", 20_000, json!(null)),
-        )
-        .await?;
+        running(stack, &pool, &name).await?;
         all.push(name);
     }
     with_proxy(stack, async |proxy| {
@@ -64,7 +61,7 @@ async fn kill_after_first(
         Ok::<BTreeSet<String>, anyhow::Error>(names.collect())
     };
     let mut trap = proxy.trap(Traffic::Eviction);
-    let urgent = ranked(pool, "urgent", "urgent", 60_000, json!(null));
+    let urgent = ranked(pool, "urgent", "urgent", 60_000);
     stack.cluster.create_pod(urgent).await?;
     trap.next().await?.forward().await?.pass()?;
     // The next eviction never gets through.
@@ -78,14 +75,53 @@ async fn kill_after_first(
     restart(stack, proxy).await?;
     pool.bound("urgent").await?;
     let gone = eventually(PATIENCE, "the victims to be gone", || async {
-        let gone: BTreeSet<_> = ended(stack, pool, all).await?.into_iter().collect();
+        let gone = ended(stack, pool, all).await?;
         until!(gone.len() >= VICTIMS, "{gone:?}");
         Ok(Some(gone))
     })
     .await?;
     ensure!(gone == planned, "{gone:?}, planned {planned:?}");
-    plan_is_gone(stack, pool, "urgent").await?;
-    let gone: BTreeSet<_> = ended(stack, pool, all).await?.into_iter().collect();
+    eventually(PATIENCE, "the plan to be taken away", || async {
+        let annotations = pods.get("urgent").await?.metadata.annotations;
+        let annotations = annotations.unwrap_or_default();
+        until!(!annotations.contains_key(PREEMPTION), "{annotations:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    let gone = ended(stack, pool, all).await?;
     ensure!(gone == planned, "{gone:?}, planned {planned:?}");
     stack.ledger_agrees().await.map(drop)
+}
+
+/// A pod of this class.
+fn ranked(pool: &Pool<'_>, name: &str, class: &str, memory: u64) -> Value {
+    let memory = memory.to_string();
+    let mut pod = pool.pod(name, &[("gpu", "1"), ("gpumem", &memory)]);
+    pod["spec"]["priorityClassName"] = json!(class);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    pod
+}
+
+/// Creates a pod that may be evicted, waits until it is bound, and lets it run.
+async fn running(stack: &Stack, pool: &Pool<'_>, name: &str) -> Result<()> {
+    let pod = ranked(pool, name, "batch", 20_000);
+    stack.cluster.create_pod(pod).await?;
+    pool.bound(name).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let status = json!({"status": {"phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    let params = PatchParams::default();
+    pods.patch_status(name, &params, &Patch::Strategic(status))
+        .await?;
+    Ok(())
+}
+
+/// Which of these pods are gone or ending.
+async fn ended(stack: &Stack, pool: &Pool<'_>, names: &[String]) -> Result<BTreeSet<String>> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let pods = pods.list(&ListParams::default()).await?.items.into_iter();
+    let there = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let there: BTreeSet<String> = there.filter_map(|pod| pod.metadata.name).collect();
+    let gone = names.iter().filter(|name| !there.contains(*name));
+    Ok(gone.cloned().collect())
 }
