@@ -13,7 +13,7 @@ use serde_json::json;
 mod fenced;
 mod life;
 mod lifecycle;
-mod monitoring;
+mod parts;
 
 fn main() -> ExitCode {
     // A world for each, because an uninstalled release leaves its namespace.
@@ -46,9 +46,9 @@ fn main() -> ExitCode {
         "helm_4_applies_on_the_server_and_stops_at_fields_of_others",
         lifecycle::applies_on_the_server,
     );
-    let of_monitoring = scenario(
-        "prometheus_operators_definitions_know_every_field",
-        monitoring::is_known,
+    let of_parts = scenario(
+        "api_server_takes_the_values_of_every_part",
+        parts::are_accepted,
     );
     // Last, because its nodes, pods and namespaces stay until the cluster ends.
     let requests = scenario(
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         world(with_node, vec![certificates.long()]),
         world(without_node, vec![upgrades]),
         world(without_node, vec![by_helm_4.long()]),
-        world(without_node, vec![of_monitoring.long()]),
+        world(without_node, vec![of_parts.long()]),
         world(without_node, vec![requests]),
     ];
     scenario::main(ChartCluster::start, worlds)
