@@ -34,6 +34,10 @@ fn main() -> ExitCode {
         "quick_start_runs_where_network_policies_are_enforced",
         life::quick_start_where_policies_hold,
     );
+    let external = scenario(
+        "a_kube_scheduler_of_ones_own_places_a_share",
+        life::external_kube_scheduler,
+    );
     let certificates = scenario(
         "webhook_and_extender_serve_what_cert_manager_renews",
         life::renewed_certificates,
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
+        world(with_node, vec![external.long()]),
         world(with_node, vec![certificates.long()]),
         world(without_node, vec![upgrades]),
         world(without_node, vec![by_helm_4.long()]),

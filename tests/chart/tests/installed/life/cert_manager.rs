@@ -15,8 +15,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Value, json};
 
+use super::external::places_example;
 use super::world::{PATIENCE, World};
-use super::{applied, has_its_share, removed};
+use super::{applied, removed};
 
 /// The chart's Secrets.
 const CA: &str = "aliquot-webhook-ca";
@@ -236,52 +237,4 @@ async fn both_serve(
         }
     }
     Ok(())
-}
-
-/// Restarts the cluster's kube-scheduler with the extender and the client certificate in the folder: the
-/// example's pod gets its share.
-async fn places_example(world: &World, folder: &Path, service: &str) -> Result<()> {
-    let cluster = &world.cluster;
-    let config = configuration(world, folder, service).await?;
-    cluster.restart_scheduler_as(&config).await?;
-    world.kubelet_counts_replicas().await?;
-    let example = top("examples/gpu-pod.yaml");
-    let apply = ["apply", "-f", &*example.to_string_lossy()];
-    cluster.kubectl(&apply).await?.success()?;
-    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
-    cluster.delete_pod("default", "gpu-pod").await
-}
-
-/// The chart's profile and extender for a kube-scheduler outside the pods' network, which has no
-/// cluster DNS: at the pod's address, with the name of the Service.
-async fn configuration(world: &World, folder: &Path, service: &str) -> Result<Value> {
-    let map = [
-        "get",
-        "configmap",
-        "aliquot-kube-scheduler",
-        "-n",
-        NAMESPACE,
-    ];
-    let map = world.json(&map).await?;
-    let text = map["data"]["kube-scheduler.yaml"].as_str();
-    let mut config: Value = serde_saphyr::from_str(text.context("no configuration")?)?;
-    let label = "app.kubernetes.io/component=scheduler";
-    let pods = ["get", "pods", "-n", NAMESPACE, "-l", label];
-    let pods = world.json(&pods).await?;
-    let address = pods["items"][0]["status"]["podIP"].as_str();
-    let address = address.context("no scheduler")?;
-    let extender = &mut config["extenders"][0];
-    extender["urlPrefix"] = json!(format!("https://{address}:9397"));
-    extender["tlsConfig"] = json!({
-        "serverName": service,
-        "caFile": folder.join("ca.crt"),
-        "certFile": folder.join("tls.crt"),
-        "keyFile": folder.join("tls.key"),
-    });
-    config["leaderElection"]["leaderElect"] = json!(false);
-    let kubeconfig = world.cluster.state_dir().join("pki/scheduler.kubeconfig");
-    config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
-    let profiles = config["profiles"].as_array_mut().context("no profiles")?;
-    profiles.push(json!({"schedulerName": "default-scheduler"}));
-    Ok(config)
 }

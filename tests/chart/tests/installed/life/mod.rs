@@ -4,6 +4,7 @@
 mod cert_manager;
 mod driver_upgrade;
 mod enforced;
+mod external;
 mod older;
 mod quick_start;
 mod registry;
@@ -270,6 +271,10 @@ pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {
 
 pub(crate) async fn quick_start_where_policies_hold(chart: Arc<ChartCluster>) -> Result<()> {
     Box::pin(enforced::runs(chart.cluster.clone())).await
+}
+
+pub(crate) async fn external_kube_scheduler(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(external::places_a_share(chart.cluster.clone())).await
 }
 
 pub(crate) async fn renewed_certificates(chart: Arc<ChartCluster>) -> Result<()> {

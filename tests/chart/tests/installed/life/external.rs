@@ -1,0 +1,109 @@
+//! The extender for a kube-scheduler that is not the chart's, in the steps of docs/guides/install.md:
+//! here that of the cluster, outside its pods. The webhook is on the node's network, too.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_chart::{NAMESPACE, top};
+use aliquot_cluster::Cluster;
+use anyhow::{Context as _, Result, bail};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::{Value, json};
+
+use super::world::World;
+use super::{has_its_share, removed};
+
+pub(super) async fn places_a_share(cluster: Arc<Cluster>) -> Result<()> {
+    let world = Box::pin(World::on(cluster.clone())).await?;
+    let placed = Box::pin(placed(&world)).await;
+    // Later scenarios and the removal need it as it was.
+    cluster.restart_scheduler_with(&[]).await?;
+    if let Err(error) = placed {
+        bail!("with the extender: {error:#}\n{}", world.report().await);
+    }
+    Box::pin(removed(&world)).await
+}
+
+async fn placed(world: &World) -> Result<()> {
+    let cluster = &world.cluster;
+    let service = format!("aliquot-extender.{NAMESPACE}.svc");
+    let folder = cluster.state_dir().join("extender");
+    certificates(&folder, &service)?;
+    let files = format!("--from-file={}", folder.display());
+    let secret = ["create", "secret", "generic", "extender", "-n", NAMESPACE];
+    let secret = [&secret[..], &[files.as_str()]].concat();
+    cluster.kubectl(&secret).await?.success()?;
+
+    let mut install = vec!["install", "aliquot"];
+    install.extend(world.chart());
+    // The chart takes the port after it for metrics.
+    let port = cluster.part_address(1).port();
+    let webhook = format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");
+    install.extend([
+        "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
+        "--set=scheduler.extender.tlsSecret=extender",
+        &webhook,
+    ]);
+    world.helm(&install)?;
+    world.parts_ready().await?;
+
+    Box::pin(places_example(world, &folder, &service)).await
+}
+
+/// Restarts the cluster's kube-scheduler with the extender and the client certificate in the folder: the
+/// example's pod gets its share.
+pub(super) async fn places_example(world: &World, folder: &Path, service: &str) -> Result<()> {
+    let cluster = &world.cluster;
+    let config = configuration(world, folder, service).await?;
+    cluster.restart_scheduler_as(&config).await?;
+    world.kubelet_counts_replicas().await?;
+    let example = top("examples/gpu-pod.yaml");
+    let apply = ["apply", "-f", &*example.to_string_lossy()];
+    cluster.kubectl(&apply).await?.success()?;
+    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
+    cluster.delete_pod("default", "gpu-pod").await
+}
+
+/// One pair for both sides, which is its own CA.
+fn certificates(folder: &Path, service: &str) -> Result<()> {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([service.to_owned()])?;
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("tls.crt"), cert.pem())?;
+    std::fs::write(folder.join("ca.crt"), cert.pem())?;
+    std::fs::write(folder.join("tls.key"), signing_key.serialize_pem())?;
+    Ok(())
+}
+
+/// The chart's profile and extender for a kube-scheduler outside the pods' network, which has no
+/// cluster DNS: at the pod's address, with the name of the Service.
+async fn configuration(world: &World, folder: &Path, service: &str) -> Result<Value> {
+    let map = [
+        "get",
+        "configmap",
+        "aliquot-kube-scheduler",
+        "-n",
+        NAMESPACE,
+    ];
+    let map = world.json(&map).await?;
+    let text = map["data"]["kube-scheduler.yaml"].as_str();
+    let mut config: Value = serde_saphyr::from_str(text.context("no configuration")?)?;
+    let label = "app.kubernetes.io/component=scheduler";
+    let pods = ["get", "pods", "-n", NAMESPACE, "-l", label];
+    let pods = world.json(&pods).await?;
+    let address = pods["items"][0]["status"]["podIP"].as_str();
+    let address = address.context("no scheduler")?;
+    let extender = &mut config["extenders"][0];
+    extender["urlPrefix"] = json!(format!("https://{address}:9397"));
+    extender["tlsConfig"] = json!({
+        "serverName": service,
+        "caFile": folder.join("ca.crt"),
+        "certFile": folder.join("tls.crt"),
+        "keyFile": folder.join("tls.key"),
+    });
+    config["leaderElection"]["leaderElect"] = json!(false);
+    let kubeconfig = world.cluster.state_dir().join("pki/scheduler.kubeconfig");
+    config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
+    let profiles = config["profiles"].as_array_mut().context("no profiles")?;
+    profiles.push(json!({"schedulerName": "default-scheduler"}));
+    Ok(config)
+}
