@@ -244,6 +244,16 @@ fn full_device_takes_its_loss_from_all_alike() {
 }
 
 #[test]
+fn keeps_shares_beside_tenant_without_limit_that_seldom_works() {
+    let of = |share: u32| TenantSpec {
+        measured: Some(Ppm::from(share) * PERCENT),
+        ..low(share)
+    };
+    let mut gpu = SimulatedGpu::new(&[of(45), of(45), low(0)]);
+    gpu.pass(10_000).check(&[45, 45, 100]);
+}
+
+#[test]
 fn reports_what_others_take_from_each_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
     gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
