@@ -222,6 +222,22 @@ fn releases_stopped_tenant_on_idle_gpu() {
 }
 
 #[test]
+fn slow_samples_do_not_raise_rate() {
+    let mut rate = RateCorrection::default();
+    let (mut charged, mut last) = (0, None);
+    for tick in 1..3_000 {
+        let now = 100 * SECOND + tick * 20 * MILLISECOND;
+        charged += SHARE * 20 * MILLISECOND / FULL_DEVICE;
+        // The driver takes three seconds to answer.
+        if tick % 150 == 0 {
+            last = measured(SHARE, now);
+        }
+        rate.update(last, SHARE, charged, now);
+        assert_eq!(rate.factor(SHARE, SHARE), 1_000_000, "{tick}: {rate:?}");
+    }
+}
+
+#[test]
 fn forged_charges_stay_within_bounds() {
     let mut rate = RateCorrection::default();
     for second in 1..60 {
