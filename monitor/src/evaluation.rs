@@ -51,6 +51,8 @@ pub struct ContainerUse {
     pub is_late: bool,
     pub work: LaunchCounters,
     pub refused: u64,
+    /// Its counters file could not be read: what the limiter counts is not known.
+    pub unread: bool,
     /// Not all of its processes are known, so the measured values are too low.
     pub blind: bool,
 }
@@ -257,6 +259,7 @@ impl Evaluator {
         let page = sample.page(at, device);
         let limit = page.limit;
         let mut found = reported_use(reports.map(|(_, after)| after), device);
+        found.unread = matches!(sample.counters.get(at), Some(Some(Err(_))));
         found.limit = limit;
         let gpu = sample.gpu(at, device);
         let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
@@ -276,10 +279,9 @@ impl Evaluator {
         }
         state.busy_peak = state.busy_peak.max(found.busy);
         found.busy_peak = state.busy_peak;
-        state.peak = state.peak.max(seen.measured());
-        found.peak = state
-            .peak
-            .max(if limit == 0 { 0 } else { found.peak.min(limit) });
+        let counted_peak = if limit == 0 { 0 } else { found.peak.min(limit) };
+        state.peak = state.peak.max(seen.measured()).max(counted_peak);
+        found.peak = state.peak;
         let is_blind = sample.blind.contains(gpu);
         found.blind = is_blind || is_uncertain;
         found.overhead = page.overhead;

@@ -242,13 +242,19 @@ fn add_share(
         }
     }
     put(&all::SHARE_PEAK, Value::Whole(found.peak));
-    put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
     put(&all::SHARE_OVERHEAD, Value::Whole(found.overhead));
-    put(&all::SHARE_STALE, Value::Whole(found.stale));
-    put(&all::SHARE_BUSY, seconds(work.busy));
-    put(&all::SHARE_THROTTLED, seconds(work.waited));
-    put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
-    put(&all::SHARE_DENIED, Value::Whole(found.refused));
+    // A counter that fell to 0 would count from its beginning once more.
+    if !found.unread {
+        put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
+        put(&all::SHARE_STALE, Value::Whole(found.stale));
+        put(&all::SHARE_BUSY, seconds(work.busy));
+        put(&all::SHARE_THROTTLED, seconds(work.waited));
+        put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
+        put(&all::SHARE_DENIED, Value::Whole(found.refused));
+        put(&all::HAMI_CONTEXTS, Value::Whole(found.contexts));
+        let rest = found.tracked.saturating_sub(found.contexts);
+        put(&all::HAMI_BUFFERS, Value::Whole(rest));
+    }
     if work.last > 0 {
         let since = seconds(snapshot.now.saturating_sub(work.last));
         put(&all::SHARE_LAST, since);
@@ -260,9 +266,6 @@ fn add_share(
         .iter()
         .any(|(index, _)| *index == at);
     put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
-    put(&all::HAMI_CONTEXTS, Value::Whole(found.contexts));
-    let rest = found.tracked.saturating_sub(found.contexts);
-    put(&all::HAMI_BUFFERS, Value::Whole(rest));
     let enforced_by = snapshot
         .enforced_by
         .get(at)

@@ -281,6 +281,36 @@ fn reports_where_compute_is_not_corrected() {
 }
 
 #[test]
+fn unread_counters_reset_no_counter() {
+    let text = scrape_evaluated(
+        true,
+        |_| (),
+        |evaluation| {
+            let used = &mut evaluation.uses[0][0];
+            *used = ContainerUse {
+                unread: true,
+                measured: used.measured,
+                processes: used.processes,
+                ..ContainerUse::default()
+            };
+        },
+    );
+    for (series, expected) in [
+        ("aliquot_share_memory_used_bytes", 2),
+        ("aliquot_share_memory_tracked_bytes", 1),
+        ("aliquot_share_memory_stale_bytes", 1),
+        ("aliquot_share_compute_seconds_total", 1),
+        ("aliquot_share_throttled_seconds_total", 1),
+        ("aliquot_share_launches_total", 1),
+        ("aliquot_share_denied_allocations_total", 1),
+        ("hami_vgpu_memory_buffer_bytes", 1),
+    ] {
+        let found = text.matches(&format!("\n{series}{{")).count();
+        assert_eq!(found, expected, "{series}");
+    }
+}
+
+#[test]
 fn mig_11_exports_series_for_each_instance() {
     let labels = "node=\"n1\",gpu=\"3\",uuid=\"MIG-1\",mode=\"vgpu\",profile=\"3g.40gb\",namespace=\"default\",pod=\"pod-u2\",container=\"main\",pod_uid=\"u2\"";
     let used = "aliquot_share_memory_used_bytes";
