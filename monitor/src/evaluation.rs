@@ -140,7 +140,8 @@ pub struct Evaluator {
     reported_twice: BTreeMap<String, Recent>,
     /// The managed memory that the limiters counted on each GPU in the last sample.
     managed: BTreeMap<String, u64>,
-    /// The unmanaged processes of the last sample, by GPU: why, and for how many samples.
+    /// The unmanaged processes of the last sample in which their GPU was read, by GPU: why, and for how
+    /// many samples.
     unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, u32)>,
 }
 
@@ -375,7 +376,10 @@ impl Evaluator {
             }
             unmanaged.insert(key, (reason, samples));
         }
-        self.unmanaged = unmanaged;
+        let before = std::mem::replace(&mut self.unmanaged, unmanaged);
+        let is_unseen = |gpu: &String| sample.blind.contains(gpu);
+        let unseen = before.into_iter().filter(|((gpu, _), _)| is_unseen(gpu));
+        self.unmanaged.extend(unseen);
     }
 }
 

@@ -265,12 +265,18 @@ fn reports_processes_whose_memory_is_not_available() {
 
 #[test]
 fn reports_where_compute_is_not_corrected() {
+    let gpu = |is: bool| is.then(|| "GPU-a".to_owned()).into_iter().collect();
     // Of a GPU and of a MIG instance.
-    for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
+    for (uncorrected, unsampled, expected, used) in [
+        (false, false, Some("1"), 2),
+        (true, false, Some("0"), 0),
+        (false, true, None, 0),
+    ] {
         let text = scrape_with(true, |sample| {
-            sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
+            (sample.uncorrected, sample.unsampled) = (gpu(uncorrected), gpu(unsampled));
         });
-        check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);
+        let expected: Vec<&str> = expected.into_iter().collect();
+        check_lines(&text, "aliquot_gpu_compute_corrected", &expected);
         for series in [
             "\naliquot_share_core_used_ratio{",
             "\nhami_container_device_utilization_ratio{",
@@ -278,6 +284,16 @@ fn reports_where_compute_is_not_corrected() {
             assert_eq!(text.matches(series).count(), used, "{series}");
         }
     }
+}
+
+#[test]
+fn unreadable_gpu_has_no_number_of_processes() {
+    let series = "aliquot_gpu_processes";
+    check_lines(&scrape_with(false, |_| ()), series, &["0"]);
+    let blind = scrape_with(false, |sample| {
+        sample.blind.insert("GPU-a".to_owned());
+    });
+    check_lines(&blind, series, &[]);
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub struct NodeSample {
     pub newly_sampled: BTreeSet<String>,
     /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.
     pub uncorrected: BTreeSet<String>,
+    /// GPUs of whose processes the utilization could not be read.
+    pub unsampled: BTreeSet<String>,
     pub cgroups: Cgroups,
     pub context: NodeContext,
 }
@@ -58,6 +60,11 @@ impl NodeSample {
             .and_then(|all| all.get(device));
         let allocated = || self.containers.all[at].devices[device].uuid.as_str();
         current_uuids.map_or_else(allocated, String::as_str)
+    }
+
+    /// Whether the driver said what the processes on a GPU used of its compute.
+    pub fn is_utilization_known(&self, gpu: &str) -> bool {
+        !self.uncorrected.contains(gpu) && !self.unsampled.contains(gpu)
     }
 
     /// Of these GPUs, those with processes whose memory the driver does not report, and those that

@@ -271,7 +271,11 @@ impl Sampler {
                 sample.uncorrected.insert(gpu.to_owned());
                 return;
             }
-            Err(_) => return,
+            Err(error) => {
+                self.failed("utilization", gpu, &error);
+                sample.unsampled.insert(gpu.to_owned());
+                return;
+            }
         };
         let now = Instant::now();
         let processes = sample.processes.iter().filter(|one| one.gpu == gpu);

@@ -25,6 +25,8 @@ const POD: &str = "0123456789abcdef0123456789abcdef";
 struct Scripted {
     gpus: Mutex<Option<Vec<&'static str>>>,
     process: Mutex<Option<u32>>,
+    /// It does not say what processes use.
+    is_silent: Mutex<bool>,
 }
 
 fn no_answer() -> NvmlError {
@@ -85,6 +87,9 @@ impl Usage for Scripted {
         _gpu: &str,
         _since: u64,
     ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
+        if *self.is_silent.lock() {
+            return Err(no_answer());
+        }
         Ok(None)
     }
 }
@@ -122,7 +127,7 @@ fn node() -> Node {
         dir,
         driver: Arc::new(Scripted {
             gpus: Mutex::new(Some(vec!["GPU-a"])),
-            process: Mutex::default(),
+            ..Scripted::default()
         }),
         pods: Pods::default(),
     }
@@ -178,6 +183,18 @@ fn keeps_last_inventory_when_driver_fails() {
     assert!(sample.blind.is_empty());
     assert_eq!(gpus.len(), 1);
     assert_eq!(sampler.failures["inventory"], 2);
+}
+
+#[test]
+fn failed_reading_of_utilization_is_counted_and_no_idleness() {
+    let node = node();
+    let mut sampler = node.sampler();
+    let sample = sampler.sample().0;
+    assert!(sample.unsampled.is_empty() && sample.uncorrected.contains("GPU-a"));
+    *node.driver.is_silent.lock() = true;
+    let sample = sampler.sample().0;
+    assert!(sample.uncorrected.is_empty() && !sample.is_utilization_known("GPU-a"));
+    assert_eq!(sampler.failures["utilization"], 1);
 }
 
 #[test]

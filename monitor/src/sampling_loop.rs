@@ -138,7 +138,8 @@ impl SamplingLoop {
         write_lending(&mut self.sampler, &sample, &lent);
         self.actions.carry_out(&sample, &evaluation);
         self.actions.call_back(&sample, &evaluation, &lent);
-        self.uncorrected.write(&sample.uncorrected, &sample.blind);
+        let unknown = &sample.blind | &sample.unsampled;
+        self.uncorrected.write(&sample.uncorrected, &unknown);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
         let unmanaged = evaluation.unmanaged_memory();

@@ -57,7 +57,7 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Option<D
     let found = snapshot.evaluation.share(at, device);
     let gpu = sample.gpu(at, device);
     let is_limited = !container.effective.uncontrolled && found.limit > 0;
-    let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
+    let is_reported = !found.blind && sample.is_utilization_known(gpu);
     let request = Some(sample.page(at, device).request)
         .filter(|bytes| is_limited && (1..found.limit).contains(bytes));
     let usage = ShareUsage {
