@@ -1,7 +1,7 @@
 //! Whether a tenant is active on a device, how much of it it uses, and whether it demands more, from
 //! two successive samples of its counters. Implausible counters are ignored.
 
-use super::{FULL_DEVICE, PERCENT, Ppm, TenantSample, ThrottleFlag};
+use super::{FULL_DEVICE, Measurement, PERCENT, Ppm, TenantSample, ThrottleFlag};
 use aliquot_region::host::LaunchCounters;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -86,9 +86,10 @@ impl Activity {
         let Some(counters) = sample.counters else {
             (self.counters, self.running, self.passed) = (None, 0, 0);
             self.demands_more = true;
-            self.active = sample
-                .measured
-                .is_some_and(|found| found.used >= WORK_THRESHOLD);
+            let works = |found: Measurement| {
+                found.used >= WORK_THRESHOLD && now < found.at + MAX_ACTIVE
+            };
+            self.active = sample.measured.is_some_and(works);
             return;
         };
         let moments = [counters.debt, counters.until].map(|moment| plausible(moment, now));
