@@ -19,6 +19,7 @@ pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadErr
 
 #[derive(Debug, Default)]
 pub struct NodeSample {
+    /// By the monotonic clock, when the counters files were about to be read for the second time.
     pub taken_at: Duration,
     pub containers: Arc<ManagedContainers>,
     /// What the limits page of each container says of each device.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_core::PodUid;
 use aliquot_node_state::mps;
@@ -12,6 +12,7 @@ use aliquot_node_state::processes::{ProcessIdentity, Processes};
 use aliquot_node_state::state::StateDirectory;
 use aliquot_region::host::{self, CountersReadError};
 use aliquot_region::limits::{HostLimitsPage, YIELDS};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
@@ -111,6 +112,7 @@ impl Sampler {
         let quiet = devices::devices(&gpus, |gpu| {
             !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
         });
+        sample.taken_at = monotonic();
         let pairs = (containers.all.iter().zip(before)).zip(&devices).map(
             |((container, before), devices)| {
                 let before = match before? {
@@ -329,6 +331,11 @@ impl Sampler {
         *self.failures.entry(what).or_default() += 1;
         tracing::warn!(what, of, %error, "read failed; retrying at the next sample");
     }
+}
+
+/// The monotonic clock, which the limiter reads too.
+fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// The counters file of a container with the limiter.

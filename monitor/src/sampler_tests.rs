@@ -185,6 +185,15 @@ fn keeps_last_inventory_when_driver_fails() {
     assert_eq!(sampler.failures["inventory"], 2);
 }
 
+/// However long the rest of a sample takes, reports of a moment ago are not old.
+#[test]
+fn sample_is_as_old_as_its_counters() {
+    let node = node();
+    let begun = monotonic();
+    let sample = node.sampler().sample().0;
+    assert!((begun..=monotonic()).contains(&sample.taken_at));
+}
+
 #[test]
 fn failed_reading_of_utilization_is_counted_and_no_idleness() {
     let node = node();

@@ -110,8 +110,7 @@ impl SamplingLoop {
     /// Takes one sample and acts on it. Blocks.
     pub fn sample_once(&mut self) {
         let begun = Instant::now();
-        let (mut sample, gpus) = self.sampler.sample();
-        sample.taken_at = Duration::from_nanos(Clocks::read().monotonic);
+        let (sample, gpus) = self.sampler.sample();
         self.containers_tx
             .send_replace(Arc::clone(&sample.containers));
         let rules = Rules {
