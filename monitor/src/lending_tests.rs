@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::evaluation::ContainerUse;
 use crate::node_sample::DevicePage;
-use crate::testing::{GRACE, page, share};
+use crate::testing::{GRACE, container, node_sample, page, share};
 
 const MIB: u64 = 1 << 20;
 
@@ -118,6 +119,30 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
     let shares = [share(0, 1900, 50_000), share(1, 2200, 0), share(2, 2300, 0)];
     decide(&mut one, &shares, 0, 0);
     assert_eq!(decide(&mut one, &shares, 0, 10).end, [2]);
+}
+
+/// The largest borrower is ended first, and its excess is awaited before another is.
+#[test]
+fn borrows_no_more_than_its_limit_by_forged_counts() {
+    let containers = ["u0", "u1"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
+    let sample = NodeSample {
+        pages: vec![vec![page(2000 * MIB)]; 2],
+        ..node_sample(containers.into())
+    };
+    // The driver does not report the sizes of its processes.
+    let used = ContainerUse {
+        limit: 8000 * MIB,
+        tracked: u64::MAX,
+        unavailable: 1,
+        ..ContainerUse::default()
+    };
+    let evaluation = Evaluation {
+        uses: vec![vec![used]; 2],
+        ..Evaluation::default()
+    };
+    let decided = lending().evaluate(&sample, &evaluation, 0, |_| Some(0));
+    let excesses: Vec<u64> = decided[0].0.iter().map(LentShare::excess).collect();
+    assert_eq!(excesses, [6000 * MIB; 2]);
 }
 
 #[test]
