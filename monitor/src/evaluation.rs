@@ -266,8 +266,10 @@ impl Evaluator {
         let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
         let processes = memory_of(own, reports, device, rules.tolerance);
         let seen = memory_sample(&processes, reports, device);
+        // What a tenant claims to have hides no more of its own memory or of a neighbour's.
+        let most_managed = if limit == 0 { u64::MAX } else { limit };
         let managed = self.managed.entry(gpu.to_owned()).or_default();
-        *managed = managed.saturating_add(seen.managed);
+        *managed = managed.saturating_add(seen.managed.min(most_managed));
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
         found.unavailable = count(own, |(one, _)| one.bytes.is_none());
@@ -483,7 +485,10 @@ fn memory_sample(
         }),
         counted_before: reports.map_or(0, |(before, _)| counted(before)),
         counted_after: reports.map_or(0, |(_, after)| counted(after)),
-        managed: sum(|one| one.bytes.and(one.counted).unwrap_or_default().managed),
+        managed: sum(|one| {
+            let counted = one.bytes.and(one.counted).unwrap_or_default();
+            counted.managed.min(counted.used)
+        }),
         imported: sum(|one| one.bytes.and(one.counted).unwrap_or_default().imported),
     }
 }
