@@ -282,7 +282,7 @@ fn shares(
             } else {
                 counted
             };
-            let tolerance = tolerance.saturating_mul(found.processes);
+            let tolerance = tolerance.saturating_mul(found.processes).min(found.limit);
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),

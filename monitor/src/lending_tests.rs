@@ -123,26 +123,38 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
 
 /// The largest borrower is ended first, and its excess is awaited before another is.
 #[test]
-fn borrows_no_more_than_its_limit_by_forged_counts() {
+fn forged_counts_neither_hide_nor_invent_more_than_the_limit() {
     let containers = ["u0", "u1"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
     let sample = NodeSample {
         pages: vec![vec![page(2000 * MIB)]; 2],
         ..node_sample(containers.into())
     };
+    let excesses = |used: ContainerUse| {
+        let used = ContainerUse {
+            limit: 8000 * MIB,
+            ..used
+        };
+        let evaluation = Evaluation {
+            uses: vec![vec![used]; 2],
+            ..Evaluation::default()
+        };
+        let decided = lending().evaluate(&sample, &evaluation, 512 * MIB, |_| Some(0));
+        let shares = decided[0].0.iter();
+        shares.map(LentShare::excess).collect::<Vec<u64>>()
+    };
     // The driver does not report the sizes of its processes.
-    let used = ContainerUse {
-        limit: 8000 * MIB,
+    let invented = ContainerUse {
         tracked: u64::MAX,
         unavailable: 1,
         ..ContainerUse::default()
     };
-    let evaluation = Evaluation {
-        uses: vec![vec![used]; 2],
-        ..Evaluation::default()
+    assert_eq!(excesses(invented), [6000 * MIB; 2]);
+    let hidden = ContainerUse {
+        measured: 20_000 * MIB,
+        processes: 100,
+        ..ContainerUse::default()
     };
-    let decided = lending().evaluate(&sample, &evaluation, 0, |_| Some(0));
-    let excesses: Vec<u64> = decided[0].0.iter().map(LentShare::excess).collect();
-    assert_eq!(excesses, [6000 * MIB; 2]);
+    assert_eq!(excesses(hidden), [10_000 * MIB; 2]);
 }
 
 #[test]

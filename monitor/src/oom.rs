@@ -27,7 +27,8 @@ const KILL_RETRY: u64 = 10;
 pub struct OomRule {
     pub limit: u64,
     /// Bytes that each process may use beyond what the limiter counts for it: the driver's own, such
-    /// as code that it loads late.
+    /// as code that it loads late. Their counts may be forged, so all together may use as much as the
+    /// limit.
     pub tolerance: u64,
     /// Bytes of its processes that the driver reports twice, because they were imported from others.
     pub imported: u64,
@@ -54,6 +55,14 @@ pub struct ProcessMemory {
     pub exiting: bool,
 }
 
+impl ProcessMemory {
+    /// Bytes beyond what the limiter counts for it, if it uses the limiter.
+    fn beyond(&self) -> u64 {
+        let both = self.bytes.zip(self.counted);
+        both.map_or(0, |(bytes, counted)| bytes.saturating_sub(counted.used))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LimitedUse {
     /// Bytes that the limiter counts, as far as the driver does not report less.
@@ -69,8 +78,7 @@ impl LimitedUse {
             (Some(bytes), None) => (0, bytes),
             (Some(bytes), Some(counted)) => {
                 let with_managed = bytes.saturating_add(counted.managed);
-                let beyond = bytes.saturating_sub(counted.used);
-                let uncounted = beyond.saturating_sub(tolerance);
+                let uncounted = one.beyond().saturating_sub(tolerance);
                 (with_managed.min(counted.used), uncounted)
             }
         };
@@ -181,9 +189,11 @@ impl OomWatch {
             |identity: &ProcessIdentity| living.clone().any(|one| one.identity == *identity);
         self.processes.retain(|identity, _| lives(identity));
         self.killed = self.killed.filter(|(identity, _)| lives(identity));
-        let mut imported = rule.imported;
+        let (mut imported, mut tolerable) = (rule.imported, rule.limit);
         for one in living.clone() {
-            let mut used = LimitedUse::new(one, rule.tolerance);
+            let tolerance = rule.tolerance.min(tolerable);
+            tolerable -= one.beyond().min(tolerance);
+            let mut used = LimitedUse::new(one, tolerance);
             if one.counted.is_some() {
                 let left = used.uncounted.saturating_sub(imported);
                 imported -= used.uncounted - left;

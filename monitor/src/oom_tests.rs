@@ -181,6 +181,8 @@ fn limits_tolerance_by_size_of_each_process() {
     };
     assert_eq!(small(8, 400), None, "each may have so much of its own");
     assert_eq!(small(8, 512 + 200), Some((LASTING, 9)));
+    let forged = |_| (1..=20).map(|pid| counted(pid, 500, 0)).collect();
+    assert_eq!(first_killed(forged), Some((LASTING, 20)), "all together");
     // No tolerance for those that bypass the limiter.
     let found = first_killed(|_| (1..=12).map(|pid| bypassing(pid, 400)).collect());
     assert_eq!(found, Some((LASTING, 12)));
