@@ -3,6 +3,7 @@
 //!
 //! The reader follows no link, never waits for a writer and reads at most a fixed size.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -131,15 +132,16 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
     let mut held = shared_memory(&file, &bytes)?;
+    // Once for all: a tenant may lock every slot and fill every entry.
+    let imported = imported(&held);
     let mut processes = Vec::new();
     for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
-        processes.push(process_usage(&file, slot, devices, &mut held).map_err(failed("read"))?);
+        let used = process_usage(&file, slot, devices, &mut held, &imported);
+        processes.push(used.map_err(failed("read"))?);
     }
     // The driver frees what dead processes held.
-    held.retain(|held| {
-        held.slot
-            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
-    });
+    let living: BTreeSet<usize> = processes.iter().map(|one| one.slot).collect();
+    held.retain(|held| held.slot.is_none_or(|slot| living.contains(&slot)));
     let devices = (0..devices).map(|device| {
         let word = |at| word(&bytes, counters::device_offset(device, at));
         let held = held.iter().filter(|held| held.block.device == device);
@@ -163,6 +165,7 @@ fn process_usage(
     slot: usize,
     devices: usize,
     held: &mut Vec<Held>,
+    imported: &BTreeMap<(usize, usize), u64>,
 ) -> io::Result<ProcessUsage> {
     let (first, length) = (start(slot), counters::end(slot) - start(slot));
     let bytes = pread(file, first, length)?;
@@ -185,7 +188,7 @@ fn process_usage(
             used: word(&bytes, words),
             contexts: word(&bytes, words + 8),
             managed: u64::from(half_word(&bytes, details)) * counters::BLOCK,
-            imported: imported(held, slot, device),
+            imported: imported.get(&(slot, device)).copied().unwrap_or(0),
             refused,
         }
     });
@@ -206,13 +209,16 @@ fn shared_memory(file: &File, header: &[u8]) -> Result<Vec<Held>, CountersReadEr
     Ok(held.collect())
 }
 
-/// Bytes of a device that the process of a slot has from others.
-fn imported(held: &[Held], slot: usize, device: usize) -> u64 {
-    let own = held.iter().filter(|held| {
-        let block = held.block;
-        held.slot == Some(slot) && block.device == device && block.imported
-    });
-    own.fold(0, |sum, held| sum.saturating_add(held.block.bytes))
+/// Bytes that the process of each slot has from others, by slot and device.
+fn imported(held: &[Held]) -> BTreeMap<(usize, usize), u64> {
+    let mut imported: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    for held in held.iter().filter(|held| held.block.imported) {
+        if let Some(slot) = held.slot {
+            let sum = imported.entry((slot, held.block.device)).or_default();
+            *sum = sum.saturating_add(held.block.bytes);
+        }
+    }
+    imported
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
