@@ -16,7 +16,7 @@ const DEMAND_HOLD: u64 = 100 * MILLISECOND;
 /// The period over which use is averaged, and the same for comparison with the driver's measurements.
 const AVERAGE: u64 = 250 * MILLISECOND;
 const LONG_AVERAGE: u64 = 2_000 * MILLISECOND;
-/// No tenant has more processes with work on one device.
+/// No tenant has more processes with work on one device, and none more than the driver lists.
 const MAX_RUNNING: u64 = 64;
 /// Fixed point of processes with work, and the period over which what they take is averaged.
 const ONE_PROCESS: u64 = 256;
@@ -116,8 +116,11 @@ impl Activity {
                 self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
                 // Launches of a tenant without a limit are not measured.
+                let listed = sample.measured.map_or(MAX_RUNNING, |found| {
+                    u64::from(found.processes).clamp(1, MAX_RUNNING)
+                });
                 self.running = match sample.share() {
-                    Some(_) => counters.running.min(MAX_RUNNING),
+                    Some(_) => counters.running.min(listed),
                     None => u64::from(self.active),
                 };
                 self.passed = passed;

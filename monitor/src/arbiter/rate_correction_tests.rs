@@ -10,6 +10,7 @@ fn measured(used: Ppm, at: u64) -> Option<Measurement> {
         used,
         at,
         is_late: false,
+        processes: 1,
     })
 }
 
@@ -258,8 +259,8 @@ fn late_measurement_counts_neither_use_nor_charge() {
         if !is_late {
             charged += 2 * SHARE * (SECOND / 4) / FULL_DEVICE;
         }
-        let used = 2 * SHARE;
-        rate.update(Some(Measurement { used, at, is_late }), SHARE, charged, at);
+        let found = measured(2 * SHARE, at).map(|found| Measurement { is_late, ..found });
+        rate.update(found, SHARE, charged, at);
         assert_eq!(rate.factor(SHARE, SHARE), 1_000_000, "{rate:?}");
     }
 }

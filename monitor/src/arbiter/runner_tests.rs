@@ -137,6 +137,7 @@ fn low_priority_yields_between_measurements_of_tenant_without_counters() {
             used,
             at: node.now,
             is_late: false,
+            processes: 1,
         });
         let measurements = [("h".to_owned(), vec![measurement])].into();
         node.arbiter.set_measurements(&measurements);
