@@ -112,7 +112,7 @@ impl Sampler {
         let quiet = devices::devices(&gpus, |gpu| {
             !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
         });
-        sample.taken_at = monotonic();
+        let read_again_at = monotonic();
         let pairs = (containers.all.iter().zip(before)).zip(&devices).map(
             |((container, before), devices)| {
                 let before = match before? {
@@ -130,6 +130,7 @@ impl Sampler {
             },
         );
         sample.counters = pairs.collect();
+        sample.taken_at = read_again_at;
         // The processes on a GPU that is missing in the inventory are not known.
         self.gpus.set_missing(!unknown.is_empty());
         sample.blind.extend(unknown);
