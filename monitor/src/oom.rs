@@ -121,6 +121,8 @@ pub struct OomWatch {
     processes: BTreeMap<ProcessIdentity, ProcessGrowth>,
     /// The process that was killed, and in which sample.
     killed: Option<(ProcessIdentity, u64)>,
+    /// One was killed since the container was last within its limit: it had not the memory.
+    has_killed: bool,
 }
 
 impl OomWatch {
@@ -137,6 +139,7 @@ impl OomWatch {
         let used = each.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
             (self.growing, self.far_above, self.reported) = (0, None, None);
+            self.has_killed = false;
             return None;
         }
         let waits_for_kill = |(_, then): (ProcessIdentity, u64)| self.sample < then + KILL_RETRY;
@@ -148,6 +151,7 @@ impl OomWatch {
             // It takes a moment to end, in which no other process may be killed for it.
             (self.growing, self.far_above) = (0, None);
             self.killed = Some((identity, self.sample));
+            self.has_killed = true;
         } else {
             let is_recent = |then: Duration| now.saturating_sub(then) < REPORT_AGAIN;
             if self.reported.is_some_and(is_recent) {
@@ -172,14 +176,28 @@ impl OomWatch {
         let is_far = used > limit.saturating_add(excess);
         let since = is_far.then(|| self.far_above.unwrap_or(now));
         self.far_above = since;
-        if self.growing >= MIN_SAMPLES {
+        let is_growing = self.growing >= MIN_SAMPLES;
+        if is_growing && !self.has_killed {
             return growing;
         }
         let is_lasting = since.is_some_and(|since| now.saturating_sub(since) >= FAR_ABOVE);
-        let uncounted = || self.newest_grower(|one| one.used.uncounted > 0);
-        is_lasting
-            .then(|| uncounted().or_else(|| self.newest_grower(|one| one.used.sum() > 0)))
-            .flatten()
+        if !is_growing && !is_lasting {
+            return None;
+        }
+        let uncounted = if self.has_killed {
+            self.largest_uncounted()
+        } else {
+            self.newest_grower(|one| one.used.uncounted > 0)
+        };
+        uncounted.or_else(|| self.newest_grower(|one| one.used.sum() > 0))
+    }
+
+    /// Of the processes with memory that the limiter does not count, the one with the most.
+    fn largest_uncounted(&self) -> Option<ProcessIdentity> {
+        let all = self.processes.iter();
+        let uncounted = all.filter(|(_, one)| one.is_measured && one.used.uncounted > 0);
+        let largest = uncounted.max_by_key(|(identity, one)| (one.used.uncounted, identity.start));
+        largest.map(|(identity, _)| *identity)
     }
 
     fn note(&mut self, processes: &[ProcessMemory], rule: OomRule) {

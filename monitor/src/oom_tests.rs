@@ -172,6 +172,18 @@ fn kills_uncounted_process_that_grew_last() {
 }
 
 #[test]
+fn small_processes_that_grow_last_save_large_one_only_once() {
+    let found = killed(|sample| {
+        // It grows after the large one, and there is another one when it was killed.
+        let number = u32::try_from(sample / (LASTING + 1)).expect("small");
+        let small = (sample > 1).then(|| bypassing(10 + number, 10));
+        let large = (sample <= 2 * LASTING).then(|| bypassing(1, 6000));
+        small.into_iter().chain(large).collect()
+    });
+    assert_eq!(found, [(LASTING, 10), (2 * LASTING, 1)]);
+}
+
+#[test]
 fn limits_tolerance_by_size_of_each_process() {
     let small = |number: u32, mib: u64| {
         first_killed(move |_| {
