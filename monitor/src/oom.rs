@@ -149,7 +149,10 @@ impl OomWatch {
         let identity = self.exceeding(used, rule.limit, now)?;
         if rule.kill {
             // It takes a moment to end, in which no other process may be killed for it.
-            (self.growing, self.far_above) = (0, None);
+            self.growing = 0;
+            if !self.has_killed {
+                self.far_above = None;
+            }
             self.killed = Some((identity, self.sample));
             self.has_killed = true;
         } else {

@@ -184,6 +184,25 @@ fn small_processes_that_grow_last_save_large_one_only_once() {
 }
 
 #[test]
+fn kills_with_each_sample_while_new_processes_replace_killed_ones() {
+    let mut watch = OomWatch::default();
+    let mut pids: Vec<u32> = (1..=30).collect();
+    let mut kills = Vec::new();
+    for sample in 1..=60_u32 {
+        let processes: Vec<_> = pids.iter().map(|pid| bypassing(*pid, 500)).collect();
+        let now = Duration::from_millis(500) * sample;
+        if let Some(verdict) = watch.update(&processes, RULE, now) {
+            let victim = verdict.kill.expect("a process").pid;
+            kills.push(u64::from(sample));
+            pids.retain(|pid| *pid != victim);
+            pids.push(100 + sample);
+        }
+    }
+    let expected: Vec<u64> = [LASTING].into_iter().chain(2 * LASTING..=60).collect();
+    assert_eq!(kills, expected);
+}
+
+#[test]
 fn limits_tolerance_by_size_of_each_process() {
     let small = |number: u32, mib: u64| {
         first_killed(move |_| {
