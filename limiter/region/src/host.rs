@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -16,6 +17,10 @@ use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, SIZE, SLOTS, start};
 use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
+
+/// The processor time that the queries for locks may take. The kernel goes through all locks of the
+/// file at each, and a tenant may have hundreds of thousands.
+const LONGEST_QUERIES: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Error)]
 pub enum CountersReadError {
@@ -34,6 +39,8 @@ pub enum CountersReadError {
     /// Overwritten.
     #[error("the counters file does not begin with its header")]
     Layout,
+    #[error("the counters file has more locks than can be checked")]
+    Locks,
 }
 
 impl CountersReadError {
@@ -41,7 +48,7 @@ impl CountersReadError {
     /// about the tenant: no descriptor or memory is left, the disk is broken, the file is missing.
     pub fn is_caused_by_tenant(&self) -> bool {
         match self {
-            Self::NotAFile | Self::Size(..) | Self::Layout => true,
+            Self::NotAFile | Self::Size(..) | Self::Layout | Self::Locks => true,
             Self::Io { source, .. } => {
                 // Truncated while it was read; a lease of the tenant's; a link.
                 let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
@@ -135,7 +142,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     // Once for all: a tenant may lock every slot and fill every entry.
     let imported = imported(&held);
     let mut processes = Vec::new();
-    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
+    for slot in locked_slots(&file, LONGEST_QUERIES)? {
         let used = process_usage(&file, slot, devices, &mut held, &imported);
         processes.push(used.map_err(failed("read"))?);
     }
@@ -264,8 +271,9 @@ fn pread(file: &File, at: usize, length: usize) -> io::Result<Vec<u8>> {
 }
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
-/// queries for each slot.
-fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
+/// queries for each slot, and gives up when they took this processor time.
+fn locked_slots(file: &File, longest: Duration) -> Result<Vec<usize>, CountersReadError> {
+    let begun = processor_time();
     let mut found = Vec::new();
     let mut ranges = vec![(0, SLOTS)];
     while let Some((first, end)) = ranges.pop() {
@@ -273,7 +281,11 @@ fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
             continue;
         }
         let to = counters::end(end - 1);
-        let Some((from, upto)) = lock::locked_range(file, start(first), to)? else {
+        let locked = lock::locked_range(file, start(first), to);
+        if processor_time().saturating_sub(begun) > longest {
+            return Err(CountersReadError::Locks);
+        }
+        let Some((from, upto)) = locked.map_err(failed("checked for locks"))? else {
             continue;
         };
         let lowest = counters::slot_at(from).clamp(first, end - 1);
@@ -284,6 +296,18 @@ fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a known clock, and a place for its time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The launch counters of one device, as the tenant's processes write them.
