@@ -378,10 +378,12 @@ impl Evaluator {
             }
             unmanaged.insert(key, (reason, samples));
         }
-        let before = std::mem::replace(&mut self.unmanaged, unmanaged);
-        let is_unseen = |gpu: &String| sample.blind.contains(gpu);
-        let unseen = before.into_iter().filter(|((gpu, _), _)| is_unseen(gpu));
-        self.unmanaged.extend(unseen);
+        for (key, known) in std::mem::take(&mut self.unmanaged) {
+            if sample.blind.contains(&key.0) {
+                unmanaged.entry(key).or_insert(known);
+            }
+        }
+        self.unmanaged = unmanaged;
     }
 }
 

@@ -254,14 +254,19 @@ impl Sampler {
                 return;
             }
         };
-        sample.processes.extend(found.into_iter().filter_map(|one| {
-            Some(ProcessSample {
-                gpu: gpu.to_owned(),
-                instance: one.instance,
-                bytes: one.bytes,
-                process: self.processes.info(one.pid)?,
-            })
-        }));
+        for one in found {
+            if let Some(process) = self.processes.info(one.pid) {
+                sample.processes.push(ProcessSample {
+                    gpu: gpu.to_owned(),
+                    instance: one.instance,
+                    bytes: one.bytes,
+                    process,
+                });
+            } else if self.processes.exists(one.pid) {
+                // The host has no descriptor or memory left: nothing is known of what it uses.
+                sample.blind.insert(gpu.to_owned());
+            }
+        }
         let is_busy = sample.processes.iter().any(|one| one.gpu == gpu);
         if is_busy && let Ok(memory) = self.driver.memory(gpu) {
             sample.in_use.insert(gpu.to_owned(), memory.used);

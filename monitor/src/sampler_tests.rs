@@ -168,6 +168,19 @@ fn marks_gpu_missing_in_inventory_as_blind() {
 }
 
 #[test]
+fn gpu_with_process_that_cannot_be_read_is_blind() {
+    let node = node();
+    *node.driver.process.lock() = Some(7);
+    let mut sampler = node.sampler();
+    assert!(sampler.sample().0.blind.is_empty());
+    let proc = node.dir.path().join("proc/7");
+    fs::remove_file(proc.join("cgroup")).expect("removed");
+    assert!(sampler.sample().0.blind.contains("GPU-a"));
+    fs::remove_dir_all(proc).expect("removed");
+    assert!(sampler.sample().0.blind.is_empty(), "it has ended");
+}
+
+#[test]
 fn keeps_last_inventory_when_driver_fails() {
     let node = node();
     *node.driver.gpus.lock() = None;
