@@ -265,7 +265,10 @@ fn reports_processes_whose_memory_is_not_available() {
 
 #[test]
 fn reports_where_compute_is_not_corrected() {
-    let gpu = |is: bool| is.then(|| "GPU-a".to_owned()).into_iter().collect();
+    let gpu = |is: bool| -> BTreeSet<String> {
+        let gpu = is.then(|| "GPU-a".to_owned());
+        gpu.into_iter().collect()
+    };
     // Of a GPU and of a MIG instance.
     for (uncorrected, unsampled, expected, used) in [
         (false, false, Some("1"), 2),
