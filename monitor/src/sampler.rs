@@ -181,6 +181,15 @@ impl Sampler {
         self.pages.get(&container.id)
     }
 
+    /// Ends every call-back of lent memory, before the monitor stops.
+    pub fn end_call_backs(&self) {
+        for page in self.pages.values() {
+            for device in 0..page.page().devices() {
+                page.set_called_back(device, false);
+            }
+        }
+    }
+
     /// Writes to the limits pages what each container is charged on each device: the charges of an
     /// evaluation. Blocks.
     pub fn write_charges(&mut self, containers: &[ManagedContainer], charges: &[Vec<Option<u64>>]) {

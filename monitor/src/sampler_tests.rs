@@ -1,6 +1,7 @@
 //! Samples of a temporary state directory and `/proc`, and a scripted driver.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use aliquot_core::Mib;
@@ -178,6 +179,22 @@ fn gpu_with_process_that_cannot_be_read_is_blind() {
     assert!(sampler.sample().0.blind.contains("GPU-a"));
     fs::remove_dir_all(proc).expect("removed");
     assert!(sampler.sample().0.blind.is_empty(), "it has ended");
+}
+
+#[test]
+fn monitor_that_stops_calls_nothing_back() {
+    let node = node();
+    let mut sampler = node.sampler();
+    sampler.sample();
+    let path = node.dir.path().join("state/containers/GPU-a-1-2/limits");
+    let page = fs::File::options().read(true).write(true).open(path);
+    let page = page.expect("limits");
+    // Called back, on the first device.
+    page.write_all_at(&[1], 64 + 104).expect("written");
+    sampler.end_call_backs();
+    let mut called_back = [1];
+    page.read_exact_at(&mut called_back, 64 + 104).expect("read");
+    assert_eq!(called_back, [0]);
 }
 
 #[test]

@@ -74,7 +74,11 @@ impl SamplingLoop {
         let mut closed: Option<String> = None;
         loop {
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => {
+                    // There may be no monitor after this one.
+                    sampling.sampler.end_call_backs();
+                    return;
+                }
                 _ = ticks.tick() => {}
             }
             let begun = SystemTime::now();
