@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use aliquot_core::PodUid;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
 use aliquot_node_state::container_directory::process_list;
 use aliquot_node_state::monitor_reports::write_atomically;
@@ -18,6 +20,9 @@ use crate::node_sample::NodeSample;
 use crate::pods::Pods;
 
 const MIB: u64 = 1 << 20;
+/// Unmanaged processes of a pod that are reported in this time: a pod may start one after another.
+const MAX_REPORTED: u32 = 10;
+const REPORT_PERIOD: Duration = Duration::from_mins(10);
 
 #[derive(Clone, Debug, Default)]
 pub struct ActionCounts {
@@ -34,6 +39,8 @@ pub struct ActionRunner {
     pods: Pods,
     notes: EventSender,
     files: WrittenFiles,
+    /// Since when the reported unmanaged processes of a pod count, and their number.
+    reported: BTreeMap<PodUid, (Duration, u32)>,
     pub counts: ActionCounts,
 }
 
@@ -76,6 +83,7 @@ impl ActionRunner {
             pods,
             notes,
             files: WrittenFiles::default(),
+            reported: BTreeMap::new(),
             counts: ActionCounts::default(),
         }
     }
@@ -162,7 +170,11 @@ impl ActionRunner {
 
     fn execute(&mut self, action: &Action, sample: &NodeSample) {
         match action {
-            Action::ReportUnmanaged(process, pid) => self.report_unmanaged(process, *pid),
+            Action::ReportUnmanaged(process, pid) => {
+                if self.may_report(process, sample.taken_at) {
+                    self.report_unmanaged(process, *pid);
+                }
+            }
             Action::AboveLimit {
                 at,
                 device,
@@ -200,6 +212,18 @@ impl ActionRunner {
                 false
             }
         }
+    }
+
+    /// Counts a report of its pod at `now`. Those of processes in no pod are not limited.
+    fn may_report(&mut self, process: &UnmanagedProcess, now: Duration) -> bool {
+        let is_recent = |since: Duration| now.saturating_sub(since) < REPORT_PERIOD;
+        self.reported.retain(|_, (since, _)| is_recent(*since));
+        let Some(pod) = &process.pod else {
+            return true;
+        };
+        let (_, number) = self.reported.entry(pod.clone()).or_insert((now, 0));
+        *number = number.saturating_add(1);
+        *number <= MAX_REPORTED
     }
 
     fn report_unmanaged(&self, process: &UnmanagedProcess, pid: u32) {
@@ -291,7 +315,39 @@ fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribution::UnmanagedReason;
     use crate::testing::{container, node_sample, share};
+
+    /// Events of other pods wait behind them.
+    #[test]
+    fn pod_gets_few_events_for_many_unmanaged_processes() {
+        let (notes, mut note_rx) = aliquot_k8s::event::queue();
+        let (processes, pods) = (Processes::default(), Pods::default());
+        let mut runner = ActionRunner::new("n1".to_owned(), processes, pods, notes);
+        let mut events = |pod: Option<&str>, minute| {
+            let process = UnmanagedProcess {
+                gpu: "GPU-a".to_owned(),
+                pod: pod.map(PodUid::from),
+                reason: UnmanagedReason::NoLimiter,
+                bytes: None,
+            };
+            let evaluation = Evaluation {
+                actions: vec![Action::ReportUnmanaged(process, 7); 100],
+                ..Evaluation::default()
+            };
+            let sample = NodeSample {
+                taken_at: Duration::from_mins(minute),
+                ..NodeSample::default()
+            };
+            runner.carry_out(&sample, &evaluation);
+            std::iter::from_fn(|| note_rx.try_recv().ok()).count()
+        };
+        assert_eq!(events(Some("u1"), 1), 10);
+        assert_eq!(events(Some("u1"), 10), 0);
+        assert_eq!(events(Some("u2"), 10), 10, "another pod");
+        assert_eq!(events(None, 10), 100, "of the node's owner");
+        assert_eq!(events(Some("u1"), 11), 10);
+    }
 
     /// Whoever may read the borrower's namespace reads the event.
     #[test]

@@ -104,6 +104,8 @@ pub struct Measurement {
     /// The newest sample of one of its processes is older than those of others: what it used since
     /// then is not known.
     pub is_late: bool,
+    /// Its processes on the device.
+    pub processes: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -229,8 +231,13 @@ impl Device {
             .collect();
         let active_count = claims.iter().filter(|one| one.active).count();
         let allowed = loans::allowances(&claims);
-        let at_work = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
-        let wanted = at_work.map(|(_, allowed)| *allowed).sum::<Ppm>();
+        // What unlimited tenants take is in neither sum.
+        let wanted: Ppm = claims
+            .iter()
+            .zip(&allowed)
+            .filter(|(one, _)| one.active && one.share.is_some())
+            .map(|(_, allowed)| *allowed)
+            .sum();
         let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
         let left = full_device(wanted, used);
         let activities = members.iter().map(|i| &tenants[*i].activity);
@@ -261,8 +268,8 @@ impl Device {
     }
 }
 
-/// The part of each allowance that is left on a device where tenants may use `wanted` together and
-/// `used` is measured: all bear alike what a full device loses by switching.
+/// The part of each allowance that is left on a device where limited tenants may use `wanted` together
+/// and `used` is measured of them: all bear alike what a full device loses by switching.
 fn full_device(wanted: Ppm, used: Ppm) -> Ppm {
     let left = used + 2 * PERCENT;
     if used < FULL || left >= wanted {

@@ -51,6 +51,8 @@ pub struct ContainerUse {
     pub is_late: bool,
     pub work: LaunchCounters,
     pub refused: u64,
+    /// Its counters file could not be read: what the limiter counts is not known.
+    pub unread: bool,
     /// Not all of its processes are known, so the measured values are too low.
     pub blind: bool,
 }
@@ -138,7 +140,8 @@ pub struct Evaluator {
     reported_twice: BTreeMap<String, Recent>,
     /// The managed memory that the limiters counted on each GPU in the last sample.
     managed: BTreeMap<String, u64>,
-    /// The unmanaged processes of the last sample, by GPU: why, and for how many samples.
+    /// The unmanaged processes of the last sample in which their GPU was read, by GPU: why, and for how
+    /// many samples.
     unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, u32)>,
 }
 
@@ -257,13 +260,16 @@ impl Evaluator {
         let page = sample.page(at, device);
         let limit = page.limit;
         let mut found = reported_use(reports.map(|(_, after)| after), device);
+        found.unread = matches!(sample.counters.get(at), Some(Some(Err(_))));
         found.limit = limit;
         let gpu = sample.gpu(at, device);
         let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
         let processes = memory_of(own, reports, device, rules.tolerance);
         let seen = memory_sample(&processes, reports, device);
+        // What a tenant claims to have hides no more of its own memory or of a neighbour's.
+        let most_managed = if limit == 0 { u64::MAX } else { limit };
         let managed = self.managed.entry(gpu.to_owned()).or_default();
-        *managed = managed.saturating_add(seen.managed);
+        *managed = managed.saturating_add(seen.managed.min(most_managed));
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
         found.unavailable = count(own, |(one, _)| one.bytes.is_none());
@@ -276,10 +282,9 @@ impl Evaluator {
         }
         state.busy_peak = state.busy_peak.max(found.busy);
         found.busy_peak = state.busy_peak;
-        state.peak = state.peak.max(seen.measured());
-        found.peak = state
-            .peak
-            .max(if limit == 0 { 0 } else { found.peak.min(limit) });
+        let counted_peak = if limit == 0 { 0 } else { found.peak.min(limit) };
+        state.peak = state.peak.max(seen.measured()).max(counted_peak);
+        found.peak = state.peak;
         let is_blind = sample.blind.contains(gpu);
         found.blind = is_blind || is_uncertain;
         found.overhead = page.overhead;
@@ -372,6 +377,11 @@ impl Evaluator {
                 evaluation.unmanaged.push(process);
             }
             unmanaged.insert(key, (reason, samples));
+        }
+        for (key, known) in std::mem::take(&mut self.unmanaged) {
+            if sample.blind.contains(&key.0) {
+                unmanaged.entry(key).or_insert(known);
+            }
         }
         self.unmanaged = unmanaged;
     }
@@ -477,7 +487,10 @@ fn memory_sample(
         }),
         counted_before: reports.map_or(0, |(before, _)| counted(before)),
         counted_after: reports.map_or(0, |(_, after)| counted(after)),
-        managed: sum(|one| one.bytes.and(one.counted).unwrap_or_default().managed),
+        managed: sum(|one| {
+            let counted = one.bytes.and(one.counted).unwrap_or_default();
+            counted.managed.min(counted.used)
+        }),
         imported: sum(|one| one.bytes.and(one.counted).unwrap_or_default().imported),
     }
 }

@@ -152,6 +152,17 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
 }
 
 #[test]
+fn reports_process_once_though_its_gpu_was_unreadable_for_a_moment() {
+    let one = || uncounted("u1", 30);
+    let mut blind = one();
+    blind.blind.insert("GPU-a".to_owned());
+    blind.processes.clear();
+    let evaluations = evaluate_all(&[one(), one(), blind, one(), one()], &RULES);
+    let reports: Vec<usize> = evaluations.iter().map(|one| one.actions.len()).collect();
+    assert_eq!(reports, [0, 1, 0, 0, 0]);
+}
+
+#[test]
 fn counts_as_held_outside_what_is_part_of_no_share() {
     use UnmanagedReason::{Host, LostShare, NoContainer, NoLimiter, NoShare};
     let process = |reason| UnmanagedProcess {

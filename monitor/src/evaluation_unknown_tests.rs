@@ -91,6 +91,7 @@ fn keeps_charge_when_host_cannot_read_counters() {
         assert_eq!(charges(&found), [KNOWN, [None; 3]].concat(), "{error}");
         let clean = |one: &Evaluation| one.actions.is_empty() && one.corrupt_counters.is_empty();
         assert!(found.iter().all(clean), "{error}");
+        assert!(found[5].uses[0][0].unread && !found[2].uses[0][0].unread, "{error}");
     }
     for error in [Errno::LOOP, Errno::AGAIN] {
         let found = found(error);
@@ -167,6 +168,38 @@ fn charges_nothing_on_bytes_that_are_not_available() {
     assert_eq!(last.unmanaged[0].bytes, None);
     let mut actions = evaluations.iter().flat_map(|one| &one.actions);
     assert!(actions.all(|action| matches!(action, Action::ReportUnmanaged(..))));
+}
+
+#[test]
+fn forged_managed_memory_hides_nobody() {
+    // u1 has 8 GiB, of which 1 is counted; the limits are 3 GiB.
+    let reported = |managed: u64, of_neighbour: u64| {
+        let one = || {
+            let slots = [(1, GIB, managed), (2, of_neighbour, of_neighbour)];
+            let both = slots.map(|(pid, used, managed)| {
+                let mut counters = counters(&[(Some(pid), used)]);
+                if let Ok((before, after)) = &mut counters {
+                    for report in [before, after] {
+                        report.processes[0].devices[0].managed = managed;
+                    }
+                }
+                counters
+            });
+            let mut sample = sample(both, &[(1001, "u1", 8 * GIB), (1002, "u2", 0)]);
+            for pages in &mut sample.pages {
+                pages[0].limit = 3 * GIB;
+            }
+            sample.in_use = [("GPU-a".to_owned(), 8 * GIB)].into();
+            sample
+        };
+        let evaluations = evaluate_lasting(one, &RULES);
+        let all = evaluations.iter().flat_map(|one| &one.actions);
+        let of_first = all.filter(|one| matches!(one, Action::AboveLimit { at: 0, .. }));
+        of_first.count()
+    };
+    assert_eq!(reported(0, 0), 1);
+    assert_eq!(reported(1 << 40, 0), 1, "by itself");
+    assert_eq!(reported(0, 1 << 40), 1, "by its neighbour");
 }
 
 #[test]

@@ -131,7 +131,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     put(&all::GPU_LIMITS, limits);
     let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
     let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
-    let corrected = is_sampled.then(|| Value::Whole(is_corrected.into()));
+    let is_known = is_sampled && !snapshot.sample.unsampled.contains(&gpu.uuid);
+    let corrected = is_known.then(|| Value::Whole(is_corrected.into()));
     put(&all::GPU_CORRECTED, corrected);
     let used = bytes.map(|of| Value::Whole(of.used));
     let reserved = bytes.map(|of| Value::Whole(of.reserved));
@@ -155,7 +156,8 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .processes
         .iter()
         .filter(|one| one.gpu == gpu.uuid);
-    put(&all::GPU_PROCESSES, Some(number(processes.clone().count())));
+    let all_processes = is_sampled.then(|| number(processes.clone().count()));
+    put(&all::GPU_PROCESSES, all_processes);
     let unmeasured = processes.filter(|one| one.bytes.is_none());
     let unavailable = is_sampled.then(|| number(unmeasured.count()));
     put(&all::GPU_UNAVAILABLE, unavailable);
@@ -221,7 +223,7 @@ fn add_share(
         put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
     }
     let gpu = snapshot.sample.gpu(at, index);
-    let is_reported = !snapshot.sample.uncorrected.contains(gpu);
+    let is_reported = snapshot.sample.is_utilization_known(gpu);
     if found.is_measured() {
         let measured = Value::Whole(found.measured);
         put(&all::SHARE_USED, measured);
@@ -242,13 +244,19 @@ fn add_share(
         }
     }
     put(&all::SHARE_PEAK, Value::Whole(found.peak));
-    put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
     put(&all::SHARE_OVERHEAD, Value::Whole(found.overhead));
-    put(&all::SHARE_STALE, Value::Whole(found.stale));
-    put(&all::SHARE_BUSY, seconds(work.busy));
-    put(&all::SHARE_THROTTLED, seconds(work.waited));
-    put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
-    put(&all::SHARE_DENIED, Value::Whole(found.refused));
+    // A counter that fell to 0 would count from its beginning once more.
+    if !found.unread {
+        put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
+        put(&all::SHARE_STALE, Value::Whole(found.stale));
+        put(&all::SHARE_BUSY, seconds(work.busy));
+        put(&all::SHARE_THROTTLED, seconds(work.waited));
+        put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
+        put(&all::SHARE_DENIED, Value::Whole(found.refused));
+        put(&all::HAMI_CONTEXTS, Value::Whole(found.contexts));
+        let rest = found.tracked.saturating_sub(found.contexts);
+        put(&all::HAMI_BUFFERS, Value::Whole(rest));
+    }
     if work.last > 0 {
         let since = seconds(snapshot.now.saturating_sub(work.last));
         put(&all::SHARE_LAST, since);
@@ -260,9 +268,6 @@ fn add_share(
         .iter()
         .any(|(index, _)| *index == at);
     put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
-    put(&all::HAMI_CONTEXTS, Value::Whole(found.contexts));
-    let rest = found.tracked.saturating_sub(found.contexts);
-    put(&all::HAMI_BUFFERS, Value::Whole(rest));
     let enforced_by = snapshot
         .enforced_by
         .get(at)
@@ -330,7 +335,15 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::SAMPLE_SECONDS, Value::Part(took));
     add_last_sample(samples, &node, snapshot.completed_at);
     // Exported from 0 on, so that the first failure is an increase.
-    for what in ["counters", "inventory", "limits", "names", "processes"] {
+    let reads = [
+        "counters",
+        "inventory",
+        "limits",
+        "names",
+        "processes",
+        "utilization",
+    ];
+    for what in reads {
         let labels = [snapshot.node.clone(), what.to_owned()];
         let times = snapshot.failures.get(what).copied().unwrap_or(0);
         samples.add(&all::FAILURES, &labels, Value::Whole(times));

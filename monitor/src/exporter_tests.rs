@@ -265,18 +265,67 @@ fn reports_processes_whose_memory_is_not_available() {
 
 #[test]
 fn reports_where_compute_is_not_corrected() {
+    let gpu = |is: bool| -> BTreeSet<String> {
+        let gpu = is.then(|| "GPU-a".to_owned());
+        gpu.into_iter().collect()
+    };
     // Of a GPU and of a MIG instance.
-    for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
+    for (uncorrected, unsampled, expected, used) in [
+        (false, false, Some("1"), 2),
+        (true, false, Some("0"), 0),
+        (false, true, None, 0),
+    ] {
         let text = scrape_with(true, |sample| {
-            sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
+            (sample.uncorrected, sample.unsampled) = (gpu(uncorrected), gpu(unsampled));
         });
-        check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);
+        let expected: Vec<&str> = expected.into_iter().collect();
+        check_lines(&text, "aliquot_gpu_compute_corrected", &expected);
         for series in [
             "\naliquot_share_core_used_ratio{",
             "\nhami_container_device_utilization_ratio{",
         ] {
             assert_eq!(text.matches(series).count(), used, "{series}");
         }
+    }
+}
+
+#[test]
+fn unreadable_gpu_has_no_number_of_processes() {
+    let series = "aliquot_gpu_processes";
+    check_lines(&scrape_with(false, |_| ()), series, &["0"]);
+    let blind = scrape_with(false, |sample| {
+        sample.blind.insert("GPU-a".to_owned());
+    });
+    check_lines(&blind, series, &[]);
+}
+
+#[test]
+fn unread_counters_reset_no_counter() {
+    let text = scrape_evaluated(
+        true,
+        |_| (),
+        |evaluation| {
+            let used = &mut evaluation.uses[0][0];
+            *used = ContainerUse {
+                unread: true,
+                measured: used.measured,
+                processes: used.processes,
+                ..ContainerUse::default()
+            };
+        },
+    );
+    for (series, expected) in [
+        ("aliquot_share_memory_used_bytes", 2),
+        ("aliquot_share_memory_tracked_bytes", 1),
+        ("aliquot_share_memory_stale_bytes", 1),
+        ("aliquot_share_compute_seconds_total", 1),
+        ("aliquot_share_throttled_seconds_total", 1),
+        ("aliquot_share_launches_total", 1),
+        ("aliquot_share_denied_allocations_total", 1),
+        ("hami_vgpu_memory_buffer_bytes", 1),
+    ] {
+        let found = text.matches(&format!("\n{series}{{")).count();
+        assert_eq!(found, expected, "{series}");
     }
 }
 

@@ -104,8 +104,8 @@ pub struct ShareHistory {
 
 impl History {
     /// Adds a sample taken at this time of a monotonic clock, and sets how much its shares are throttled:
-    /// `waited` has for each how long its launches have waited so far.
-    pub fn add(&mut self, at: Duration, usage: &mut NodeUsage, waited: &[Duration]) {
+    /// `waited` has for each how long its launches have waited so far, if that is known.
+    pub fn add(&mut self, at: Duration, usage: &mut NodeUsage, waited: &[Option<Duration>]) {
         if self.times.is_empty() && self.begun.is_zero() {
             self.begun = at;
         }
@@ -125,9 +125,11 @@ impl History {
             }
             let series = self.shares.entry(one.name.clone()).or_default();
             series.open.add(one.used.memory, one.used.sm);
-            let now = (at, *waited);
-            let first = series.open.waited.map_or(now, |[first, _]| first);
-            series.open.waited = Some([first, now]);
+            if let Some(waited) = waited {
+                let now = (at, *waited);
+                let first = series.open.waited.map_or(now, |[first, _]| first);
+                series.open.waited = Some([first, now]);
+            }
             let last = series.points.back().and_then(|point| point.throttled);
             one.used.throttled = series.open.throttled().or(last);
         }
@@ -260,9 +262,11 @@ mod tests {
         }
     }
 
-    /// Adds a sample of this time; launches have waited a tenth of it.
+    /// Adds a sample of this time; launches have waited a tenth of it, which is not known where an
+    /// interval ends.
     fn add(history: &mut History, at: u64, second: u64, usage: &mut NodeUsage) {
-        let waited = vec![Duration::from_millis(second * 100); usage.shares.len()];
+        let waited = (second % 30 > 0).then_some(Duration::from_millis(second * 100));
+        let waited = vec![waited; usage.shares.len()];
         history.add(Duration::from_secs(at), usage, &waited);
     }
 

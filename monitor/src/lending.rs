@@ -275,13 +275,14 @@ fn shares(
                 .taken_at
                 .saturating_sub(Duration::from_nanos(written));
             let lacking = if age <= REPORT_AGE { bytes } else { 0 };
-            let counted = found.tracked.saturating_sub(lacking);
+            // Where the driver reports no sizes, only the tenant says it.
+            let counted = found.tracked.saturating_sub(lacking).min(found.limit);
             let in_use = if found.is_measured() {
                 found.measured
             } else {
                 counted
             };
-            let tolerance = tolerance.saturating_mul(found.processes);
+            let tolerance = tolerance.saturating_mul(found.processes).min(found.limit);
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),

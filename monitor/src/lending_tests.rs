@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::evaluation::ContainerUse;
 use crate::node_sample::DevicePage;
-use crate::testing::{GRACE, page, share};
+use crate::testing::{GRACE, container, node_sample, page, share};
 
 const MIB: u64 = 1 << 20;
 
@@ -118,6 +119,42 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
     let shares = [share(0, 1900, 50_000), share(1, 2200, 0), share(2, 2300, 0)];
     decide(&mut one, &shares, 0, 0);
     assert_eq!(decide(&mut one, &shares, 0, 10).end, [2]);
+}
+
+/// The largest borrower is ended first, and its excess is awaited before another is.
+#[test]
+fn forged_counts_neither_hide_nor_invent_more_than_the_limit() {
+    let containers = ["u0", "u1"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
+    let sample = NodeSample {
+        pages: vec![vec![page(2000 * MIB)]; 2],
+        ..node_sample(containers.into())
+    };
+    let excesses = |used: ContainerUse| {
+        let used = ContainerUse {
+            limit: 8000 * MIB,
+            ..used
+        };
+        let evaluation = Evaluation {
+            uses: vec![vec![used]; 2],
+            ..Evaluation::default()
+        };
+        let decided = lending().evaluate(&sample, &evaluation, 512 * MIB, |_| Some(0));
+        let shares = decided[0].0.iter();
+        shares.map(LentShare::excess).collect::<Vec<u64>>()
+    };
+    // The driver does not report the sizes of its processes.
+    let invented = ContainerUse {
+        tracked: u64::MAX,
+        unavailable: 1,
+        ..ContainerUse::default()
+    };
+    assert_eq!(excesses(invented), [6000 * MIB; 2]);
+    let hidden = ContainerUse {
+        measured: 20_000 * MIB,
+        processes: 100,
+        ..ContainerUse::default()
+    };
+    assert_eq!(excesses(hidden), [10_000 * MIB; 2]);
 }
 
 #[test]

@@ -215,7 +215,8 @@ pub fn reference() -> String {
          Generated from `monitor/src/metrics.rs` by `make reference`; a test compares.\n\n\
          `GET /metrics` of a node's monitor returns them as OpenMetrics text, from the last sample.\n\
          The monitor takes a sample every half second.\n\
-         They cover this node's pods only.\n\n\
+         They cover this node's pods only.\n\
+         What the limiter counts of a container is absent while its counters file cannot be read.\n\n\
          A metric with the label `pod` has one series for each device of each container with a share (and each `by`), and one for each pod, GPU and reason of unmanaged processes;\n\
          one with `profile`, `gi` and `ci` has one for each MIG instance, every other one for each GPU or for the node.\n\
          Series end with the share, and no label has a value that a tenant can choose freely.\n\n\

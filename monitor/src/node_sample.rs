@@ -19,6 +19,7 @@ pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadErr
 
 #[derive(Debug, Default)]
 pub struct NodeSample {
+    /// By the monotonic clock, when the counters files were about to be read for the second time.
     pub taken_at: Duration,
     pub containers: Arc<ManagedContainers>,
     /// What the limits page of each container says of each device.
@@ -40,6 +41,8 @@ pub struct NodeSample {
     pub newly_sampled: BTreeSet<String>,
     /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.
     pub uncorrected: BTreeSet<String>,
+    /// GPUs of whose processes the utilization could not be read.
+    pub unsampled: BTreeSet<String>,
     pub cgroups: Cgroups,
     pub context: NodeContext,
 }
@@ -64,6 +67,11 @@ impl NodeSample {
     pub fn device_uuids(&self, at: usize) -> impl Iterator<Item = &str> {
         let devices = 0..self.containers.all[at].devices.len();
         devices.map(move |device| self.device_uuid(at, device))
+    }
+
+    /// Whether the driver said what the processes on a GPU used of its compute.
+    pub fn is_utilization_known(&self, gpu: &str) -> bool {
+        !self.uncorrected.contains(gpu) && !self.unsampled.contains(gpu)
     }
 
     /// Of these GPUs, those with processes whose memory the driver does not report, and those that

@@ -27,7 +27,8 @@ const KILL_RETRY: u64 = 10;
 pub struct OomRule {
     pub limit: u64,
     /// Bytes that each process may use beyond what the limiter counts for it: the driver's own, such
-    /// as code that it loads late.
+    /// as code that it loads late. Their counts may be forged, so all together may use as much as the
+    /// limit.
     pub tolerance: u64,
     /// Bytes of its processes that the driver reports twice, because they were imported from others.
     pub imported: u64,
@@ -54,6 +55,14 @@ pub struct ProcessMemory {
     pub exiting: bool,
 }
 
+impl ProcessMemory {
+    /// Bytes beyond what the limiter counts for it, if it uses the limiter.
+    fn beyond(&self) -> u64 {
+        let both = self.bytes.zip(self.counted);
+        both.map_or(0, |(bytes, counted)| bytes.saturating_sub(counted.used))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LimitedUse {
     /// Bytes that the limiter counts, as far as the driver does not report less.
@@ -69,8 +78,7 @@ impl LimitedUse {
             (Some(bytes), None) => (0, bytes),
             (Some(bytes), Some(counted)) => {
                 let with_managed = bytes.saturating_add(counted.managed);
-                let beyond = bytes.saturating_sub(counted.used);
-                let uncounted = beyond.saturating_sub(tolerance);
+                let uncounted = one.beyond().saturating_sub(tolerance);
                 (with_managed.min(counted.used), uncounted)
             }
         };
@@ -113,6 +121,8 @@ pub struct OomWatch {
     processes: BTreeMap<ProcessIdentity, ProcessGrowth>,
     /// The process that was killed, and in which sample.
     killed: Option<(ProcessIdentity, u64)>,
+    /// One was killed since the container was last within its limit: it had not the memory.
+    has_killed: bool,
 }
 
 impl OomWatch {
@@ -129,6 +139,7 @@ impl OomWatch {
         let used = each.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
             (self.growing, self.far_above, self.reported) = (0, None, None);
+            self.has_killed = false;
             return None;
         }
         let waits_for_kill = |(_, then): (ProcessIdentity, u64)| self.sample < then + KILL_RETRY;
@@ -138,8 +149,12 @@ impl OomWatch {
         let identity = self.exceeding(used, rule.limit, now)?;
         if rule.kill {
             // It takes a moment to end, in which no other process may be killed for it.
-            (self.growing, self.far_above) = (0, None);
+            self.growing = 0;
+            if !self.has_killed {
+                self.far_above = None;
+            }
             self.killed = Some((identity, self.sample));
+            self.has_killed = true;
         } else {
             let is_recent = |then: Duration| now.saturating_sub(then) < REPORT_AGAIN;
             if self.reported.is_some_and(is_recent) {
@@ -164,14 +179,28 @@ impl OomWatch {
         let is_far = used > limit.saturating_add(excess);
         let since = is_far.then(|| self.far_above.unwrap_or(now));
         self.far_above = since;
-        if self.growing >= MIN_SAMPLES {
+        let is_growing = self.growing >= MIN_SAMPLES;
+        if is_growing && !self.has_killed {
             return growing;
         }
         let is_lasting = since.is_some_and(|since| now.saturating_sub(since) >= FAR_ABOVE);
-        let uncounted = || self.newest_grower(|one| one.used.uncounted > 0);
-        is_lasting
-            .then(|| uncounted().or_else(|| self.newest_grower(|one| one.used.sum() > 0)))
-            .flatten()
+        if !is_growing && !is_lasting {
+            return None;
+        }
+        let uncounted = if self.has_killed {
+            self.largest_uncounted()
+        } else {
+            self.newest_grower(|one| one.used.uncounted > 0)
+        };
+        uncounted.or_else(|| self.newest_grower(|one| one.used.sum() > 0))
+    }
+
+    /// Of the processes with memory that the limiter does not count, the one with the most.
+    fn largest_uncounted(&self) -> Option<ProcessIdentity> {
+        let all = self.processes.iter();
+        let uncounted = all.filter(|(_, one)| one.is_measured && one.used.uncounted > 0);
+        let largest = uncounted.max_by_key(|(identity, one)| (one.used.uncounted, identity.start));
+        largest.map(|(identity, _)| *identity)
     }
 
     fn note(&mut self, processes: &[ProcessMemory], rule: OomRule) {
@@ -181,9 +210,11 @@ impl OomWatch {
             |identity: &ProcessIdentity| living.clone().any(|one| one.identity == *identity);
         self.processes.retain(|identity, _| lives(identity));
         self.killed = self.killed.filter(|(identity, _)| lives(identity));
-        let mut imported = rule.imported;
+        let (mut imported, mut tolerable) = (rule.imported, rule.limit);
         for one in living.clone() {
-            let mut used = LimitedUse::new(one, rule.tolerance);
+            let tolerance = rule.tolerance.min(tolerable);
+            tolerable -= one.beyond().min(tolerance);
+            let mut used = LimitedUse::new(one, tolerance);
             if one.counted.is_some() {
                 let left = used.uncounted.saturating_sub(imported);
                 imported -= used.uncounted - left;

@@ -172,6 +172,37 @@ fn kills_uncounted_process_that_grew_last() {
 }
 
 #[test]
+fn small_processes_that_grow_last_save_large_one_only_once() {
+    let found = killed(|sample| {
+        // It grows after the large one, and there is another one when it was killed.
+        let number = u32::try_from(sample / (LASTING + 1)).expect("small");
+        let small = (sample > 1).then(|| bypassing(10 + number, 10));
+        let large = (sample <= 2 * LASTING).then(|| bypassing(1, 6000));
+        small.into_iter().chain(large).collect()
+    });
+    assert_eq!(found, [(LASTING, 10), (2 * LASTING, 1)]);
+}
+
+#[test]
+fn kills_with_each_sample_while_new_processes_replace_killed_ones() {
+    let mut watch = OomWatch::default();
+    let mut pids: Vec<u32> = (1..=30).collect();
+    let mut kills = Vec::new();
+    for sample in 1..=60_u32 {
+        let processes: Vec<_> = pids.iter().map(|pid| bypassing(*pid, 500)).collect();
+        let now = Duration::from_millis(500) * sample;
+        if let Some(verdict) = watch.update(&processes, RULE, now) {
+            let victim = verdict.kill.expect("a process").pid;
+            kills.push(u64::from(sample));
+            pids.retain(|pid| *pid != victim);
+            pids.push(100 + sample);
+        }
+    }
+    let expected: Vec<u64> = [LASTING].into_iter().chain(2 * LASTING..=60).collect();
+    assert_eq!(kills, expected);
+}
+
+#[test]
 fn limits_tolerance_by_size_of_each_process() {
     let small = |number: u32, mib: u64| {
         first_killed(move |_| {
@@ -181,6 +212,8 @@ fn limits_tolerance_by_size_of_each_process() {
     };
     assert_eq!(small(8, 400), None, "each may have so much of its own");
     assert_eq!(small(8, 512 + 200), Some((LASTING, 9)));
+    let forged = |_| (1..=20).map(|pid| counted(pid, 500, 0)).collect();
+    assert_eq!(first_killed(forged), Some((LASTING, 20)), "all together");
     // No tolerance for those that bypass the limiter.
     let found = first_killed(|_| (1..=12).map(|pid| bypassing(pid, 400)).collect());
     assert_eq!(found, Some((LASTING, 12)));

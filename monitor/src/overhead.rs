@@ -4,6 +4,9 @@
 
 /// Samples in which a higher difference must be seen before it is charged: a second and a half.
 const SAMPLES: usize = 3;
+/// Samples in a row during each of which the count changed, after which what they have in common is
+/// charged: ten seconds.
+const UNSTEADY_SAMPLES: usize = 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySample {
@@ -46,9 +49,13 @@ impl MemorySample {
         self.counted_after.saturating_sub(left)
     }
 
-    /// Bytes of the processes with a process slot beyond what the limiter counts.
-    fn uncounted(&self) -> u64 {
-        let reported = self.without(self.left_out());
+    /// Bytes of the processes with a process slot beyond what the limiter counts: `counted`.
+    fn beyond(&self, counted: u64) -> u64 {
+        let sample = Self {
+            counted_after: counted,
+            ..*self
+        };
+        let reported = sample.without(sample.left_out());
         self.with_slot.saturating_sub(reported)
     }
 }
@@ -61,6 +68,15 @@ pub struct Recent {
 }
 
 impl Recent {
+    /// The same value in all samples.
+    fn all(value: u64) -> Self {
+        Self {
+            last: [value; SAMPLES],
+            next: 0,
+            number: SAMPLES,
+        }
+    }
+
     pub fn add(&mut self, value: u64) {
         self.last[self.next] = value;
         self.next = (self.next + 1) % SAMPLES;
@@ -78,9 +94,35 @@ impl Recent {
     }
 }
 
+/// Samples in a row during each of which the count changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unsteady {
+    number: usize,
+    /// The differences that all of them allow, from and to.
+    range: [u64; 2],
+}
+
+impl Unsteady {
+    /// Adds a sample that allows these differences; what all of them allow, once there are enough.
+    fn add(&mut self, [least, most]: [u64; 2]) -> Option<[u64; 2]> {
+        let range = if self.number == 0 {
+            [least, most]
+        } else {
+            [self.range[0].min(least), self.range[1].min(most)]
+        };
+        if self.number + 1 == UNSTEADY_SAMPLES {
+            *self = Self::default();
+            return Some(range);
+        }
+        (self.number, self.range) = (self.number + 1, range);
+        None
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     uncounted: Recent,
+    unsteady: Unsteady,
     /// The charge at the first sample.
     initial: Option<u64>,
 }
@@ -88,11 +130,20 @@ pub struct Overhead {
 impl Overhead {
     /// The bytes to charge after one more sample, where `charged` is the current charge: the least
     /// difference of the last steady samples, plus at once all that the limiter does not count. The
-    /// initial charge stays until there are enough samples.
+    /// initial charge stays until there are enough samples. Where none is steady, because a program
+    /// allocates and frees all the time, the charge is kept within what all of them allow.
     pub fn update(&mut self, sample: MemorySample, charged: u64) -> u64 {
         let initial = *self.initial.get_or_insert(charged);
+        let (before, after) = (sample.counted_before, sample.counted_after);
         if sample.is_steady() {
-            self.uncounted.add(sample.uncounted());
+            self.uncounted.add(sample.beyond(after));
+            self.unsteady = Unsteady::default();
+        } else {
+            let allowed = [before.max(after), before.min(after)].map(|count| sample.beyond(count));
+            if let Some([least, most]) = self.unsteady.add(allowed) {
+                let known = self.uncounted.least().unwrap_or(initial);
+                self.uncounted = Recent::all(known.max(least).min(most));
+            }
         }
         match self.uncounted.least() {
             Some(least) => least.saturating_add(sample.without_slot),
@@ -176,6 +227,31 @@ mod tests {
             (less, 20),
         ]);
         check(&[(without_slot, 90), (still, 60), (still, 60), (still, 60)]);
+    }
+
+    #[test]
+    fn charges_what_changing_counts_have_in_common_after_ten_seconds() {
+        let mut overhead = Overhead::default();
+        let mut charge_after = |with_slot, counts: [[u64; 2]; 2]| {
+            let samples = counts.into_iter().cycle().take(UNSTEADY_SAMPLES);
+            let charges = samples.map(|[counted_before, counted_after]| {
+                let sample = MemorySample {
+                    with_slot,
+                    counted_before,
+                    counted_after,
+                    ..MemorySample::default()
+                };
+                overhead.update(sample, 0)
+            });
+            let charges: Vec<u64> = charges.collect();
+            let (last, earlier) = charges.split_last().expect("some");
+            assert!(earlier.iter().all(|charge| *charge == earlier[0]));
+            *last
+        };
+        assert_eq!(charge_after(500, [[80, 82], [81, 80]]), 418);
+        // What held most of it ended, and the other process goes on.
+        assert_eq!(charge_after(100, [[80, 81], [82, 80]]), 20);
+        assert_eq!(charge_after(100, [[40, 95], [95, 60]]), 20, "it may be so");
     }
 
     /// The charge for a sample that lasts.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_core::PodUid;
 use aliquot_node_state::mps;
@@ -13,6 +13,7 @@ use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::Usage;
 use aliquot_region::host::{self, CountersReadError};
 use aliquot_region::limits::{HostLimitsPage, YIELDS};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
@@ -95,6 +96,7 @@ impl Sampler {
         let seen = locations
             .filter_map(|location| Some((location.pod.clone()?, location.container.clone()?)));
         self.seen = seen.collect();
+        sample.taken_at = monotonic();
         sample.counters = with_counters_after(before, &sample, &gpus);
         // The processes on a GPU that is missing in the inventory are not known.
         let known = devices::devices(&gpus, |_| true);
@@ -148,6 +150,15 @@ impl Sampler {
             }
         }
         self.pages.get(&container.id)
+    }
+
+    /// Ends every call-back of lent memory, before the monitor stops.
+    pub fn end_call_backs(&self) {
+        for page in self.pages.values() {
+            for device in 0..page.page().devices() {
+                page.set_called_back(device, false);
+            }
+        }
     }
 
     /// Writes to the limits pages what each container is charged on each device: the charges of an
@@ -223,14 +234,19 @@ impl Sampler {
                 return;
             }
         };
-        sample.processes.extend(found.into_iter().filter_map(|one| {
-            Some(ProcessSample {
-                gpu: gpu.to_owned(),
-                instance: one.instance,
-                bytes: one.bytes,
-                process: self.processes.info(one.pid)?,
-            })
-        }));
+        for one in found {
+            if let Some(process) = self.processes.info(one.pid) {
+                sample.processes.push(ProcessSample {
+                    gpu: gpu.to_owned(),
+                    instance: one.instance,
+                    bytes: one.bytes,
+                    process,
+                });
+            } else if self.processes.exists(one.pid) {
+                // The host has no descriptor or memory left: nothing is known of what it uses.
+                sample.blind.insert(gpu.to_owned());
+            }
+        }
         let is_busy = sample.processes.iter().any(|one| one.gpu == gpu);
         if is_busy && let Ok(memory) = self.driver.memory(gpu) {
             sample.in_use.insert(gpu.to_owned(), memory.used);
@@ -243,7 +259,11 @@ impl Sampler {
                 sample.uncorrected.insert(gpu.to_owned());
                 return;
             }
-            Err(_) => return,
+            Err(error) => {
+                self.failed("utilization", gpu, &error);
+                sample.unsampled.insert(gpu.to_owned());
+                return;
+            }
         };
         let now = Instant::now();
         let processes = sample.processes.iter().filter(|one| one.gpu == gpu);
@@ -297,6 +317,11 @@ impl Sampler {
         *self.failures.entry(what).or_default() += 1;
         tracing::warn!(what, of, %error, "read failed; retrying at the next sample");
     }
+}
+
+/// The monotonic clock, which the limiter reads too.
+fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// The counters file of a container with the limiter.

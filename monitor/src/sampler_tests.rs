@@ -1,6 +1,7 @@
 //! Samples of a temporary state directory and `/proc`, and a scripted driver.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use aliquot_core::Mib;
@@ -25,6 +26,8 @@ const POD: &str = "0123456789abcdef0123456789abcdef";
 struct Scripted {
     gpus: Mutex<Option<Vec<&'static str>>>,
     process: Mutex<Option<u32>>,
+    /// It does not say what processes use.
+    is_silent: Mutex<bool>,
 }
 
 fn no_answer() -> NvmlError {
@@ -75,6 +78,9 @@ impl Usage for Scripted {
         _gpu: &str,
         _since: u64,
     ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
+        if *self.is_silent.lock() {
+            return Err(no_answer());
+        }
         Ok(None)
     }
 }
@@ -112,7 +118,7 @@ fn node() -> Node {
         dir,
         driver: Arc::new(Scripted {
             gpus: Mutex::new(Some(vec!["GPU-a"])),
-            process: Mutex::default(),
+            ..Scripted::default()
         }),
         pods: Pods::default(),
     }
@@ -153,6 +159,35 @@ fn marks_gpu_missing_in_inventory_as_blind() {
 }
 
 #[test]
+fn gpu_with_process_that_cannot_be_read_is_blind() {
+    let node = node();
+    *node.driver.process.lock() = Some(7);
+    let mut sampler = node.sampler();
+    assert!(sampler.sample().0.blind.is_empty());
+    let proc = node.dir.path().join("proc/7");
+    fs::remove_file(proc.join("cgroup")).expect("removed");
+    assert!(sampler.sample().0.blind.contains("GPU-a"));
+    fs::remove_dir_all(proc).expect("removed");
+    assert!(sampler.sample().0.blind.is_empty(), "it has ended");
+}
+
+#[test]
+fn monitor_that_stops_calls_nothing_back() {
+    let node = node();
+    let mut sampler = node.sampler();
+    sampler.sample();
+    let path = node.dir.path().join("state/containers/GPU-a-1-2/limits");
+    let page = fs::File::options().read(true).write(true).open(path);
+    let page = page.expect("limits");
+    // Called back, on the first device.
+    page.write_all_at(&[1], 64 + 104).expect("written");
+    sampler.end_call_backs();
+    let mut called_back = [1];
+    page.read_exact_at(&mut called_back, 64 + 104).expect("read");
+    assert_eq!(called_back, [0]);
+}
+
+#[test]
 fn keeps_last_inventory_when_driver_fails() {
     let node = node();
     *node.driver.gpus.lock() = None;
@@ -168,6 +203,27 @@ fn keeps_last_inventory_when_driver_fails() {
     assert!(sample.blind.is_empty());
     assert_eq!(gpus.len(), 1);
     assert_eq!(sampler.failures["inventory"], 2);
+}
+
+/// However long the rest of a sample takes, reports of a moment ago are not old.
+#[test]
+fn sample_is_as_old_as_its_counters() {
+    let node = node();
+    let begun = monotonic();
+    let sample = node.sampler().sample().0;
+    assert!((begun..=monotonic()).contains(&sample.taken_at));
+}
+
+#[test]
+fn failed_reading_of_utilization_is_counted_and_no_idleness() {
+    let node = node();
+    let mut sampler = node.sampler();
+    let sample = sampler.sample().0;
+    assert!(sample.unsampled.is_empty() && sample.uncorrected.contains("GPU-a"));
+    *node.driver.is_silent.lock() = true;
+    let sample = sampler.sample().0;
+    assert!(sample.uncorrected.is_empty() && !sample.is_utilization_known("GPU-a"));
+    assert_eq!(sampler.failures["utilization"], 1);
 }
 
 #[test]

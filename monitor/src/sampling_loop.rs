@@ -74,7 +74,11 @@ impl SamplingLoop {
         let mut closed: Option<String> = None;
         loop {
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => {
+                    // There may be no monitor after this one.
+                    sampling.sampler.end_call_backs();
+                    return;
+                }
                 _ = ticks.tick() => {}
             }
             let begun = SystemTime::now();
@@ -110,8 +114,7 @@ impl SamplingLoop {
     /// Takes one sample and acts on it. Blocks.
     pub fn sample_once(&mut self) {
         let begun = Instant::now();
-        let (mut sample, gpus) = self.sampler.sample();
-        sample.taken_at = Duration::from_nanos(Clocks::read().monotonic);
+        let (sample, gpus) = self.sampler.sample();
         self.containers_tx
             .send_replace(Arc::clone(&sample.containers));
         let rules = Rules {
@@ -138,7 +141,8 @@ impl SamplingLoop {
         write_lending(&mut self.sampler, &sample, &lent);
         self.actions.carry_out(&sample, &evaluation);
         self.actions.call_back(&sample, &evaluation, &lent);
-        self.uncorrected.write(&sample.uncorrected, &sample.blind);
+        let unknown = &sample.blind | &sample.unsampled;
+        self.uncorrected.write(&sample.uncorrected, &unknown);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
         let unmanaged = evaluation.unmanaged_memory();

@@ -8,9 +8,9 @@ use aliquot_nvml::DeviceMemory;
 
 use crate::exporter::Snapshot;
 
-/// What a snapshot says, and for how long the launches of each share have waited so far: from two samples
-/// the history knows how much they are throttled.
-pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Duration>) {
+/// What a snapshot says, and for how long the launches of each share have waited so far, if that is
+/// known: from two samples the history knows how much they are throttled.
+pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Option<Duration>>) {
     let taken_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
     let containers = 0..snapshot.sample.containers.all.len();
     let shares = containers.flat_map(|at| {
@@ -51,13 +51,13 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
     each.collect()
 }
 
-fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration) {
+fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Option<Duration>) {
     let sample = &snapshot.sample;
     let container = &sample.containers.all[at];
     let found = snapshot.evaluation.share(at, device);
     let gpu = sample.gpu(at, device);
     let is_limited = !container.effective.uncontrolled && found.limit > 0;
-    let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
+    let is_reported = !found.blind && sample.is_utilization_known(gpu);
     let request = Some(sample.page(at, device).request)
         .filter(|bytes| is_limited && (1..found.limit).contains(bytes));
     let usage = ShareUsage {
@@ -81,7 +81,8 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
             sm: Percent(found.busy_peak),
         },
     };
-    (usage, Duration::from_nanos(found.work.waited))
+    let waited = Duration::from_nanos(found.work.waited);
+    (usage, (!found.unread).then_some(waited))
 }
 
 #[cfg(test)]
@@ -104,7 +105,7 @@ mod tests {
         let used = (share.used.memory, share.used.sm);
         assert_eq!(used, (Some(Mib(3072)), Some(Percent(0))));
         assert_eq!(share.used.processes, Some(1));
-        assert_eq!(waited[1], Duration::from_millis(250));
+        assert_eq!(waited[1], Some(Duration::from_millis(250)));
         assert_eq!(share.request, None);
 
         let (lent, _) = read(&snapshot(
@@ -127,10 +128,14 @@ mod tests {
         };
         assert_eq!(used.shares[0].peak, peak);
 
-        let (unknown, _) = read(&snapshot(
+        let (unknown, waited) = read(&snapshot(
             |sample| sample.uncorrected = ["GPU-a".to_owned()].into(),
-            |evaluation| evaluation.uses[0][0].blind = true,
+            |evaluation| {
+                let used = &mut evaluation.uses[0][0];
+                (used.blind, used.unread) = (true, true);
+            },
         ));
         assert_eq!(unknown.shares[0].used, Used::default());
+        assert_eq!(waited[0], None);
     }
 }

@@ -72,7 +72,7 @@ impl Processes {
         Self(proc.to_owned())
     }
 
-    /// Reads a process; `None` if it has ended.
+    /// Reads a process; `None` if it has ended, or cannot be read.
     pub fn info(&self, pid: u32) -> Option<ProcessStatus> {
         let folder = self.0.join(pid.to_string());
         let read = |file: &str| text(&folder.join(file));
@@ -91,6 +91,11 @@ impl Processes {
             container_pid,
             exiting: exiting && live_thread.is_none(),
         })
+    }
+
+    /// Whether there is a process with this id; needs no descriptor.
+    pub fn exists(&self, pid: u32) -> bool {
+        self.0.join(pid.to_string()).is_dir()
     }
 
     /// The cgroups of all containers with a process, by pod and the runtime's id.

@@ -3,10 +3,12 @@
 //!
 //! The reader follows no link, never waits for a writer and reads at most a fixed size.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -15,6 +17,10 @@ use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, SIZE, SLOTS, start};
 use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
+
+/// The processor time that the queries for locks may take. The kernel goes through all locks of the
+/// file at each, and a tenant may have hundreds of thousands.
+const LONGEST_QUERIES: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Error)]
 pub enum CountersReadError {
@@ -33,6 +39,8 @@ pub enum CountersReadError {
     /// Overwritten.
     #[error("the counters file does not begin with its header")]
     Layout,
+    #[error("the counters file has more locks than can be checked")]
+    Locks,
 }
 
 impl CountersReadError {
@@ -40,7 +48,7 @@ impl CountersReadError {
     /// about the tenant: no descriptor or memory is left, the disk is broken, the file is missing.
     pub fn is_caused_by_tenant(&self) -> bool {
         match self {
-            Self::NotAFile | Self::Size(..) | Self::Layout => true,
+            Self::NotAFile | Self::Size(..) | Self::Layout | Self::Locks => true,
             Self::Io { source, .. } => {
                 // Truncated while it was read; a lease of the tenant's; a link.
                 let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
@@ -131,15 +139,16 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
     let mut held = shared_memory(&file, &bytes)?;
+    // Once for all: a tenant may lock every slot and fill every entry.
+    let imported = imported(&held);
     let mut processes = Vec::new();
-    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
-        processes.push(process_usage(&file, slot, devices, &mut held).map_err(failed("read"))?);
+    for slot in locked_slots(&file, LONGEST_QUERIES)? {
+        let used = process_usage(&file, slot, devices, &mut held, &imported);
+        processes.push(used.map_err(failed("read"))?);
     }
     // The driver frees what dead processes held.
-    held.retain(|held| {
-        held.slot
-            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
-    });
+    let living: BTreeSet<usize> = processes.iter().map(|one| one.slot).collect();
+    held.retain(|held| held.slot.is_none_or(|slot| living.contains(&slot)));
     let devices = (0..devices).map(|device| {
         let word = |at| word(&bytes, counters::device_offset(device, at));
         let held = held.iter().filter(|held| held.block.device == device);
@@ -163,6 +172,7 @@ fn process_usage(
     slot: usize,
     devices: usize,
     held: &mut Vec<Held>,
+    imported: &BTreeMap<(usize, usize), u64>,
 ) -> io::Result<ProcessUsage> {
     let (first, length) = (start(slot), counters::end(slot) - start(slot));
     let bytes = pread(file, first, length)?;
@@ -185,7 +195,7 @@ fn process_usage(
             used: word(&bytes, words),
             contexts: word(&bytes, words + 8),
             managed: u64::from(half_word(&bytes, details)) * counters::BLOCK,
-            imported: imported(held, slot, device),
+            imported: imported.get(&(slot, device)).copied().unwrap_or(0),
             refused,
         }
     });
@@ -206,13 +216,16 @@ fn shared_memory(file: &File, header: &[u8]) -> Result<Vec<Held>, CountersReadEr
     Ok(held.collect())
 }
 
-/// Bytes of a device that the process of a slot has from others.
-fn imported(held: &[Held], slot: usize, device: usize) -> u64 {
-    let own = held.iter().filter(|held| {
-        let block = held.block;
-        held.slot == Some(slot) && block.device == device && block.imported
-    });
-    own.fold(0, |sum, held| sum.saturating_add(held.block.bytes))
+/// Bytes that the process of each slot has from others, by slot and device.
+fn imported(held: &[Held]) -> BTreeMap<(usize, usize), u64> {
+    let mut imported: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    for held in held.iter().filter(|held| held.block.imported) {
+        if let Some(slot) = held.slot {
+            let sum = imported.entry((slot, held.block.device)).or_default();
+            *sum = sum.saturating_add(held.block.bytes);
+        }
+    }
+    imported
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
@@ -258,8 +271,9 @@ fn pread(file: &File, at: usize, length: usize) -> io::Result<Vec<u8>> {
 }
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
-/// queries for each slot.
-fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
+/// queries for each slot, and gives up when they took this processor time.
+fn locked_slots(file: &File, longest: Duration) -> Result<Vec<usize>, CountersReadError> {
+    let begun = processor_time();
     let mut found = Vec::new();
     let mut ranges = vec![(0, SLOTS)];
     while let Some((first, end)) = ranges.pop() {
@@ -267,7 +281,11 @@ fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
             continue;
         }
         let to = counters::end(end - 1);
-        let Some((from, upto)) = lock::locked_range(file, start(first), to)? else {
+        let locked = lock::locked_range(file, start(first), to);
+        if processor_time().saturating_sub(begun) > longest {
+            return Err(CountersReadError::Locks);
+        }
+        let Some((from, upto)) = locked.map_err(failed("checked for locks"))? else {
             continue;
         };
         let lowest = counters::slot_at(from).clamp(first, end - 1);
@@ -278,6 +296,18 @@ fn locked_slots(file: &File) -> io::Result<Vec<usize>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a known clock, and a place for its time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The launch counters of one device, as the tenant's processes write them.

@@ -69,6 +69,17 @@ fn reads_file_in_bounded_time_with_every_byte_locked() {
 }
 
 #[test]
+fn gives_up_file_whose_locks_take_too_long_to_check() {
+    let counters_file = CountersFile::new();
+    let slot = counters_file.slot();
+    let file = File::open(counters_file.path()).unwrap();
+    assert_eq!(locked_slots(&file, LONGEST_QUERIES).unwrap(), [0]);
+    let error = locked_slots(&file, Duration::ZERO).unwrap_err();
+    assert!(error.is_caused_by_tenant(), "{error}");
+    drop(slot);
+}
+
+#[test]
 fn rejects_anything_but_counters_file_at_once() {
     check(|path| fs::remove_file(path).unwrap(), "opened");
     let link = |path: &Path| {

@@ -1,7 +1,7 @@
 //! Whether a tenant is active on a device, how much of it it uses, and whether it demands more, from
 //! two successive samples of its counters. Implausible counters are ignored.
 
-use super::{FULL_DEVICE, PERCENT, Ppm, TenantSample, ThrottleFlag};
+use super::{FULL_DEVICE, Measurement, PERCENT, Ppm, TenantSample, ThrottleFlag};
 use aliquot_region::host::LaunchCounters;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -16,7 +16,7 @@ const DEMAND_HOLD: u64 = 100 * MILLISECOND;
 /// The period over which use is averaged, and the same for comparison with the driver's measurements.
 const AVERAGE: u64 = 250 * MILLISECOND;
 const LONG_AVERAGE: u64 = 2_000 * MILLISECOND;
-/// No tenant has more processes with work on one device.
+/// No tenant has more processes with work on one device, and none more than the driver lists.
 const MAX_RUNNING: u64 = 64;
 /// Fixed point of processes with work, and the period over which what they take is averaged.
 const ONE_PROCESS: u64 = 256;
@@ -86,9 +86,10 @@ impl Activity {
         let Some(counters) = sample.counters else {
             (self.counters, self.running, self.passed) = (None, 0, 0);
             self.demands_more = true;
-            self.active = sample
-                .measured
-                .is_some_and(|found| found.used >= WORK_THRESHOLD);
+            let works = |found: Measurement| {
+                found.used >= WORK_THRESHOLD && now < found.at + MAX_ACTIVE
+            };
+            self.active = sample.measured.is_some_and(works);
             return;
         };
         let moments = [counters.debt, counters.until].map(|moment| plausible(moment, now));
@@ -115,8 +116,11 @@ impl Activity {
                 self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
                 // Launches of a tenant without a limit are not measured.
+                let listed = sample.measured.map_or(MAX_RUNNING, |found| {
+                    u64::from(found.processes).clamp(1, MAX_RUNNING)
+                });
                 self.running = match sample.share() {
-                    Some(_) => counters.running.min(MAX_RUNNING),
+                    Some(_) => counters.running.min(listed),
                     None => u64::from(self.active),
                 };
                 self.passed = passed;

@@ -23,6 +23,7 @@ pub fn measurements(sample: &NodeSample, evaluation: &Evaluation, at: u64) -> Me
                     used,
                     at,
                     is_late: found.is_late,
+                    processes: u32::try_from(found.processes).unwrap_or(u32::MAX),
                 })
             });
             (container.id.clone(), devices.collect())

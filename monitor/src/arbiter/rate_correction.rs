@@ -60,6 +60,8 @@ pub struct RateCorrection {
     correction: Option<Ppm>,
     /// What was charged in all when the last measurement was made, in nanoseconds.
     charged_before: u64,
+    /// The same at the decisions of the last second, with their times, in order.
+    charges: VecDeque<(u64, u64)>,
     allowances: AllowanceHistory,
     /// Device time used in excess of the allowance, in nanoseconds, for each delay; below 0: unused.
     excess: [i64; DELAYS.len()],
@@ -116,7 +118,9 @@ impl RateCorrection {
         self.allowances.note(allowed, now);
         let seen = self.seen;
         let newer = self.newer(measured);
-        let before = self.charged_before;
+        // A measurement covers a second at most, however long ago the one before was.
+        let a_second_ago = self.charged_a_second_ago(charged, now);
+        let before = self.charged_before.max(a_second_ago);
         if self.seen > seen {
             self.charged_before = charged;
         }
@@ -152,6 +156,16 @@ impl RateCorrection {
             let slowly = (before * (AVERAGE - passed) + ratio * passed) / AVERAGE;
             self.correction = Some(ratio.min(slowly));
         }
+    }
+
+    /// What had been charged in all a second before `now`, when it is `charged`.
+    fn charged_a_second_ago(&mut self, charged: u64, now: u64) -> u64 {
+        self.charges.push_back((now, charged));
+        let is_old = |(at, _): &(u64, u64)| at + SECOND <= now;
+        while self.charges.get(1).is_some_and(is_old) {
+            self.charges.pop_front();
+        }
+        self.charges.front().map_or(charged, |(_, then)| *then)
     }
 
     /// The measurement and the time that it covers, if it is new. A late one covers none, and the next

@@ -10,6 +10,7 @@ fn measured(used: Ppm, at: u64) -> Option<Measurement> {
         used,
         at,
         is_late: false,
+        processes: 1,
     })
 }
 
@@ -222,6 +223,22 @@ fn releases_stopped_tenant_on_idle_gpu() {
 }
 
 #[test]
+fn slow_samples_do_not_raise_rate() {
+    let mut rate = RateCorrection::default();
+    let (mut charged, mut last) = (0, None);
+    for tick in 1..3_000 {
+        let now = 100 * SECOND + tick * 20 * MILLISECOND;
+        charged += SHARE * 20 * MILLISECOND / FULL_DEVICE;
+        // The driver takes three seconds to answer.
+        if tick % 150 == 0 {
+            last = measured(SHARE, now);
+        }
+        rate.update(last, SHARE, charged, now);
+        assert_eq!(rate.factor(SHARE, SHARE), 1_000_000, "{tick}: {rate:?}");
+    }
+}
+
+#[test]
 fn forged_charges_stay_within_bounds() {
     let mut rate = RateCorrection::default();
     for second in 1..60 {
@@ -242,8 +259,8 @@ fn late_measurement_counts_neither_use_nor_charge() {
         if !is_late {
             charged += 2 * SHARE * (SECOND / 4) / FULL_DEVICE;
         }
-        let used = 2 * SHARE;
-        rate.update(Some(Measurement { used, at, is_late }), SHARE, charged, at);
+        let found = measured(2 * SHARE, at).map(|found| Measurement { is_late, ..found });
+        rate.update(found, SHARE, charged, at);
         assert_eq!(rate.factor(SHARE, SHARE), 1_000_000, "{rate:?}");
     }
 }

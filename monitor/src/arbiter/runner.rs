@@ -124,8 +124,11 @@ impl Arbiter {
 
     pub fn set_measurements(&mut self, measurements: &Measurements) {
         for container in &mut self.containers {
-            let measured = measurements.get(&container.id).cloned().unwrap_or_default();
-            container.measured = measured;
+            let new = measurements.get(&container.id).into_iter().flatten();
+            // The driver may take fewer samples than we do: the last one counts until the next.
+            for (measured, new) in container.measured.iter_mut().zip(new) {
+                *measured = new.or(*measured);
+            }
         }
     }
 
@@ -160,15 +163,16 @@ impl Arbiter {
 impl ArbitratedContainer {
     fn open(container: &ManagedContainer) -> Result<Self, LimitsError> {
         let page = limits::HostLimitsPage::open(&container.directory.limits())?;
+        let devices: Vec<String> = page.uuids().collect();
         Ok(Self {
             id: container.id.clone(),
             counters_path: container.directory.counters(),
-            devices: page.uuids().collect(),
+            measured: vec![None; devices.len()],
+            devices,
             page,
             launch_reader: None,
             opened_at: 0,
             counters: Vec::new(),
-            measured: Vec::new(),
         })
     }
 

@@ -124,6 +124,36 @@ fn writes_pages_as_containers_come_and_go() {
     assert_eq!((throttle(&low), &bytes[24..32]), (0, &[0; 8][..]));
 }
 
+/// The driver measures once a second, and the monitor asks it twice.
+#[test]
+fn low_priority_yields_between_measurements_of_tenant_without_counters() {
+    let dir = tempfile::tempdir().unwrap();
+    let [high, low] = pair(&dir);
+    let mut node = node();
+    node.set_containers(&[&high, &low]);
+    fs::remove_file(high.directory.counters()).unwrap();
+    let flag_after = |node: &mut Node, used: Option<u64>| {
+        let measurement = used.map(|used| Measurement {
+            used,
+            at: node.now,
+            is_late: false,
+            processes: 1,
+        });
+        let measurements = [("h".to_owned(), vec![measurement])].into();
+        node.arbiter.set_measurements(&measurements);
+        let flags = [0; 25].map(|_: u8| node.tick(&[&low, &high])[0]);
+        flags[24]
+    };
+    for _ in 0..3 {
+        assert_eq!(flag_after(&mut node, Some(900_000)), 1);
+        assert_eq!(flag_after(&mut node, None), 1);
+    }
+    assert_eq!(flag_after(&mut node, Some(0)), 2, "the other is idle");
+    flag_after(&mut node, Some(900_000));
+    let flags = [0; 5].map(|_: u8| flag_after(&mut node, None));
+    assert_eq!((flags[0], flags[4]), (1, 2), "nobody works any more");
+}
+
 #[test]
 fn isolates_tenants_from_corrupt_counters_of_one() {
     let corrupt: [fn(&Path); 3] = [

@@ -103,6 +103,7 @@ impl SimulatedGpu {
                         used,
                         at: now,
                         is_late: false,
+                        processes: 2,
                     }),
                 }
             });
@@ -244,6 +245,16 @@ fn full_device_takes_its_loss_from_all_alike() {
 }
 
 #[test]
+fn keeps_shares_beside_tenant_without_limit_that_seldom_works() {
+    let of = |share: u32| TenantSpec {
+        measured: Some(Ppm::from(share) * PERCENT),
+        ..low(share)
+    };
+    let mut gpu = SimulatedGpu::new(&[of(45), of(45), low(0)]);
+    gpu.pass(10_000).check(&[45, 45, 100]);
+}
+
+#[test]
 fn reports_what_others_take_from_each_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
     gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
@@ -272,6 +283,21 @@ fn reports_what_others_take_from_each_tenant() {
     gpu.pass_with(20, |_, counters| counters.running = 1);
     let after = gpu.decisions[0].others_time;
     assert_eq!(after, before, "the sum goes on where it was");
+}
+
+/// A neighbour's launches are charged so much less.
+#[test]
+fn counts_no_more_processes_with_work_than_driver_lists() {
+    let measured = Some(30 * PERCENT);
+    let mut gpu = SimulatedGpu::new(&[
+        low(20),
+        TenantSpec {
+            measured,
+            ..low(30)
+        },
+    ]);
+    gpu.pass_with(2_000, |i, counters| counters.running = [1, u64::MAX][i]);
+    assert_eq!((gpu.decisions[0].others + 128) / 256, 2);
 }
 
 #[test]

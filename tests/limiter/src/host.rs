@@ -231,14 +231,15 @@ impl RunningArbiter {
         let at = Clocks::read().monotonic;
         let measurements = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
             let own = holders.iter().filter(|holder| pids.contains(&holder.pid));
-            let percent: u32 = own.map(|holder| holder.utilisation).sum();
-            let used = u64::from(percent) * PERCENT;
+            let own: Vec<u32> = own.map(|holder| holder.utilisation).collect();
+            let used = u64::from(own.iter().sum::<u32>()) * PERCENT;
             (
                 name.clone(),
                 vec![Some(Measurement {
                     used,
                     at,
                     is_late: false,
+                    processes: u32::try_from(own.len()).unwrap_or(u32::MAX),
                 })],
             )
         });

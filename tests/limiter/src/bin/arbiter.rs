@@ -58,6 +58,7 @@ fn parse(ids: &[String], line: &str) -> Result<Measurements> {
                 used,
                 at,
                 is_late: false,
+                processes: u32::MAX,
             })],
         ))
     });
