@@ -121,7 +121,11 @@ mod tests {
         for (node, memory) in [("n1", 1), ("n2", 2)] {
             let gpu = format!("GPU-{node}").as_str().into();
             let found = usage.gpu(&node.into(), &gpu);
-            assert_eq!(found.and_then(|gpu| gpu.memory), Some(Mib(memory)), "{node}");
+            assert_eq!(
+                found.and_then(|gpu| gpu.memory),
+                Some(Mib(memory)),
+                "{node}"
+            );
         }
     }
 

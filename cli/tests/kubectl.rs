@@ -328,7 +328,9 @@ fn ctrl_c_leaves_no_probe_pod() {
     let server = ApiServer::start();
     let kubeconfig = server.kubeconfig(home.path());
     let mut command = program(&home, "doctor node n --probe-image i");
-    command.env("KUBECONFIG", &kubeconfig).stdout(Stdio::piped());
+    command
+        .env("KUBECONFIG", &kubeconfig)
+        .stdout(Stdio::piped());
     let child = command.spawn().expect("started");
     let mut seen: Vec<String> = Vec::new();
     while !seen.iter().any(|line| line.contains(PROBE)) {

@@ -91,7 +91,10 @@ fn keeps_charge_when_host_cannot_read_counters() {
         assert_eq!(charges(&found), [KNOWN, [None; 3]].concat(), "{error}");
         let clean = |one: &Evaluation| one.actions.is_empty() && one.corrupt_counters.is_empty();
         assert!(found.iter().all(clean), "{error}");
-        assert!(found[5].uses[0][0].unread && !found[2].uses[0][0].unread, "{error}");
+        assert!(
+            found[5].uses[0][0].unread && !found[2].uses[0][0].unread,
+            "{error}"
+        );
     }
     for error in [Errno::LOOP, Errno::AGAIN] {
         let found = found(error);

@@ -183,7 +183,8 @@ fn monitor_that_stops_calls_nothing_back() {
     page.write_all_at(&[1], 64 + 104).expect("written");
     sampler.end_call_backs();
     let mut called_back = [1];
-    page.read_exact_at(&mut called_back, 64 + 104).expect("read");
+    page.read_exact_at(&mut called_back, 64 + 104)
+        .expect("read");
     assert_eq!(called_back, [0]);
 }
 

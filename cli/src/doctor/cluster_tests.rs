@@ -181,7 +181,10 @@ fn reports_missing_single_or_leaderless_scheduler() {
     assert_eq!(&*found.found, expected);
     missing(&mut known);
     let found = &cluster_checks(&known)[0];
-    assert!(found.todo.contains("describe replicasets -n s"), "{found:?}");
+    assert!(
+        found.todo.contains("describe replicasets -n s"),
+        "{found:?}"
+    );
     let alone = |known: &mut ClusterFacts| {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         let pods = known.pods.as_mut().unwrap();

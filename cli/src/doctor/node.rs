@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
 use super::finding::{About, Checked, Finding, note, ok, problem, warning};
-use crate::components::{by_node, containers, is_ours, is_ready, name, node_name, offered, unready};
+use crate::components::{
+    by_node, containers, is_ours, is_ready, name, node_name, offered, unready,
+};
 use crate::table::{counted, some};
 
 /// How the types of the agent's conditions begin.
@@ -69,7 +71,10 @@ pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
         );
         found.push(about.finding("nodes", theirs));
     }
-    let has_monitors = by_node.values().flatten().any(|pod| is_ours(pod, "monitor"));
+    let has_monitors = by_node
+        .values()
+        .flatten()
+        .any(|pod| is_ours(pod, "monitor"));
     let of_nodes = concerned.into_iter();
     found.extend(of_nodes.flat_map(|node| node_checks(facts, node, on(node), has_monitors)));
     found

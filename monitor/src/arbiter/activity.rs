@@ -86,9 +86,8 @@ impl Activity {
         let Some(counters) = sample.counters else {
             (self.counters, self.running, self.passed) = (None, 0, 0);
             self.demands_more = true;
-            let works = |found: Measurement| {
-                found.used >= WORK_THRESHOLD && now < found.at + MAX_ACTIVE
-            };
+            let works =
+                |found: Measurement| found.used >= WORK_THRESHOLD && now < found.at + MAX_ACTIVE;
             self.active = sample.measured.is_some_and(works);
             return;
         };

@@ -33,9 +33,8 @@ pub(super) fn check(
     }
     let written: BTreeSet<&str> = containers.iter().flat_map(Container::written).collect();
     let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
-    refusals.extend(
-        volumes.filter_map(|(index, volume)| host_path(&written, index, volume, settings)),
-    );
+    refusals
+        .extend(volumes.filter_map(|(index, volume)| host_path(&written, index, volume, settings)));
     for container in containers {
         refusals.extend(security_context(container));
         if request.of(container).is_some() {
