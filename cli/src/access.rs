@@ -13,6 +13,7 @@ use aliquot_k8s::pod;
 use clap::Args;
 use http::header::{AUTHORIZATION, InvalidHeaderValue};
 use http::{HeaderName, HeaderValue, Request, Response, Uri};
+use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -287,7 +288,18 @@ impl Access {
             cluster: self.cluster.clone(),
             user: self.user.clone(),
         };
-        Ok(Config::from_custom_kubeconfig(file, &options).await?)
+        let named = context.and_then(|name| file.contexts.iter().find(|one| one.name == *name));
+        let of_context = named.and_then(|one| Some(&one.context.as_ref()?.cluster));
+        let used = self.cluster.as_ref().or(of_context);
+        let cluster = file.clusters.iter().find(|one| Some(&one.name) == used);
+        let proxy = cluster.and_then(|one| one.cluster.as_ref()?.proxy_url.as_ref());
+        let has_proxy = proxy.is_some_and(|url| !url.is_empty());
+        let mut config = Config::from_custom_kubeconfig(file, &options).await?;
+        // kube takes the environment's proxy for every server.
+        if !has_proxy && !is_proxied(&config.cluster_url, &Matcher::from_env()) {
+            config.proxy_url = None;
+        }
+        Ok(config)
     }
 
     /// Whether the kubeconfig does not exist, and the command line names nothing of it.
@@ -531,6 +543,11 @@ fn is_here(url: &Uri) -> bool {
     matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
+/// Whether these proxies are for this server. As for kubectl, none is for this machine.
+fn is_proxied(server: &Uri, proxies: &Matcher) -> bool {
+    !is_here(server) && proxies.intercept(server).is_some()
+}
+
 /// Whether the kubeconfig has what the flag `what` names.
 fn exists<'a>(
     what: &'static str,
@@ -668,6 +685,26 @@ mod tests {
             ("https://[fd00::1]:9395", false),
         ] {
             assert_eq!(is_here(&Uri::from_static(url)), expected, "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn asks_through_proxy_of_environment_unless_no_proxy_exempts() {
+        let proxies = Matcher::builder().https("http://proxy:3128");
+        let proxies = proxies.no("10.0.0.0/8,.corp").build();
+        for (server, expected) in [
+            ("https://api.example.com:6443", true),
+            ("https://api.corp:6443", false),
+            ("https://10.1.2.3:6443", false),
+            ("https://127.0.0.1:6443", false),
+        ] {
+            let server = Uri::from_static(server);
+            assert_eq!(is_proxied(&server, &proxies), expected, "{server}");
+        }
+        for proxy in ["http://proxy:3128", "https://proxy", "socks5://proxy:1080"] {
+            let mut config = Config::new(Uri::from_static("https://api.example.com"));
+            config.proxy_url = Some(Uri::from_static(proxy));
+            assert!(make(config, ANSWER).is_ok(), "{proxy}");
         }
     }
 
