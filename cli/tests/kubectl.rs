@@ -334,7 +334,7 @@ fn ctrl_c_leaves_no_probe_pod() {
     let child = command.spawn().expect("started");
     let mut seen: Vec<String> = Vec::new();
     while !seen.iter().any(|line| line.contains(PROBE)) {
-        let next = server.requests.recv_timeout(Duration::from_secs(60));
+        let next = server.requests.recv_timeout(Duration::from_mins(1));
         seen.push(next.unwrap_or_else(|error| panic!("{error} after {seen:#?}")));
     }
     let mut kill = Command::new("kill");
@@ -344,8 +344,8 @@ fn ctrl_c_leaves_no_probe_pod() {
     seen.extend(server.requests());
     for namespace in ["team", "aliquot-system"] {
         let deletes = format!("DELETE /api/v1/namespaces/{namespace}{PROBE}");
-        let deleted = seen.iter().any(|line| line.starts_with(&deletes));
-        assert!(deleted, "{deletes}: {seen:#?}, {output:?}");
+        let is_removed = seen.iter().any(|line| line.starts_with(&deletes));
+        assert!(is_removed, "{deletes}: {seen:#?}, {output:?}");
     }
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

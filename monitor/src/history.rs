@@ -265,7 +265,7 @@ mod tests {
     /// Adds a sample of this time; launches have waited a tenth of it, which is not known where an
     /// interval ends.
     fn add(history: &mut History, at: u64, second: u64, usage: &mut NodeUsage) {
-        let waited = (second % 30 > 0).then_some(Duration::from_millis(second * 100));
+        let waited = (!second.is_multiple_of(30)).then_some(Duration::from_millis(second * 100));
         let waited = vec![waited; usage.shares.len()];
         history.add(Duration::from_secs(at), usage, &waited);
     }
