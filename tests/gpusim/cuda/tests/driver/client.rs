@@ -7,6 +7,7 @@ use aliquot_gpusim::place;
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const INVALID_VALUE: u32 = 1;
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_FOUND: u32 = 500;
@@ -63,6 +64,21 @@ impl Cuda {
         let symbol = self.find(name);
         assert!(!symbol.is_null(), "no {name}");
         symbol
+    }
+
+    /// `cuMemGetInfo`: free and total bytes.
+    pub(crate) fn info(self) -> (u64, u64) {
+        let (mut free, mut total) = (0_u64, 0_u64);
+        ok!(self, cuMemGetInfo_v2(*mut u64: &raw mut free, *mut u64: &raw mut total));
+        (free, total)
+    }
+
+    pub(crate) fn alloc(self, bytes: u64) -> Result<u64, u32> {
+        let mut pointer = 0;
+        match call!(self, cuMemAlloc_v2(*mut u64: &raw mut pointer, u64: bytes)) {
+            OK => Ok(pointer),
+            code => Err(code),
+        }
     }
 }
 
@@ -131,6 +147,10 @@ impl Cuda {
 
     pub(crate) fn query(self, event: u64) -> u32 {
         call!(self, cuEventQuery(u64: event))
+    }
+
+    pub(crate) fn synchronize(self) -> u32 {
+        call!(self, cuCtxSynchronize())
     }
 
     /// Milliseconds between two events.
