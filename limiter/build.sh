@@ -3,7 +3,7 @@
 # static. The others need the C library and nothing else, of glibc 2.17 or newer, so that they load in
 # old and slim images and on old hosts: the library is loaded by programs of images, and
 # aliquot-hook-limit loads the driver's NVML.
-# Prints the path of the library. Needs readelf, and Python for the cross linker (zig.sh).
+# Prints the path of the library. Needs ar, readelf, and Python for the cross linker (zig.sh).
 #
 # usage: build.sh [x86_64|aarch64], this machine's processor if none is named
 set -eu
@@ -17,8 +17,11 @@ for one in "$target" "$static"; do
 done
 cargo zigbuild --quiet --locked --release -p aliquot-limiter -p aliquot-hook --lib --bin aliquot-hook-limit \
     --target "$target.2.17"
-cargo zigbuild --quiet --locked --release -p aliquot-hook --bin aliquot-hook --target "$static"
 targets=$(realpath "${CARGO_TARGET_DIR:-target}")
+# Rust brings musl, whose libc has what others have in libdl, and a linker.
+ar crs "$targets/libdl.a"
+cargo build --quiet --locked --release -p aliquot-hook --bin aliquot-hook --target "$static" \
+    --config "target.$static.linker='rust-lld'" --config "target.$static.rustflags=['-L', 'native=$targets']"
 folder=$targets/$target/release
 ln -f "$targets/$static/release/aliquot-hook" "$folder"
 # `readelf` reads the files of other processors too.
