@@ -247,6 +247,7 @@ fn top_sorts_by_what_is_asked_and_unknown_last() {
     let top = top_of(&objects, &[holder()]);
     let mut used = usage();
     let mut other = used.nodes[0].clone();
+    other.node = "n3".into();
     other.shares.clear();
     other.gpus[0].gpu = "GPU-n3".into();
     other.gpus[0].memory = Some(Mib(80_000));
