@@ -64,6 +64,13 @@ pub async fn load(cluster: &Cluster, archive: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes Aliquot's image, if it is there.
+pub async fn unload(cluster: &Cluster) -> Result<()> {
+    let remove = ["images", "rm", "--sync", IMAGE];
+    cluster.ctr(&remove).await?.success()?;
+    Ok(())
+}
+
 /// Loads kube-scheduler's image.
 pub async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
     let folder = Command::new(top("tests/cluster/build.sh")).output()?;
@@ -107,6 +114,8 @@ pub fn values_for(cluster: &Cluster) -> Result<Value> {
             "env": [
                 {"name": "ALIQUOT_NVML_LIBRARY", "value": driver.join(place::LIBRARY_NAME)},
                 {"name": STATE_VARIABLE, "value": machine},
+                // Privileged containers have the device nodes, whatever NVIDIA's runtime was asked for.
+                {"name": "ALIQUOT_VISIBLE_DEVICES", "value": "all"},
                 // The node has a mount namespace of its own.
                 {"name": "ALIQUOT_HOST_ROOT", "value": format!("/proc/{}/root", cluster.pid("mounts")?)},
                 {"name": "ALIQUOT_PROC_DEVICES", "value": proc_folder(&machine).join("devices")},

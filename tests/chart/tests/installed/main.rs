@@ -61,13 +61,13 @@ fn main() -> ExitCode {
     );
     let worlds = vec![
         world(with_node, vec![survives]),
-        world(with_node, vec![from_registry.long()]),
         world(with_node, vec![as_written.long()]),
         world(with_node, vec![enforced.long()]),
         world(with_node, vec![external.long()]),
         world(with_node, vec![certificates.long()]),
-        // After those for which the node has no image of ours: images stay.
         world(with_node, vec![from_older.long()]),
+        // The kubelet then remembers the image as that registry's, and refuses it under other names.
+        world(with_node, vec![from_registry.long()]),
         world(without_node, vec![upgrades]),
         world(without_node, vec![by_helm_4.long()]),
         world(without_node, vec![of_parts.long()]),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_chart::simulated_node::{image, kube_scheduler, values_for};
+use aliquot_chart::simulated_node::{image, kube_scheduler, unload, values_for};
 use aliquot_chart::{NAMESPACE, chart, helm, release, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
@@ -54,6 +54,7 @@ impl World {
     /// With the chart of a release, whose image the node does not have.
     pub(crate) async fn released(cluster: Arc<Cluster>, chart: String) -> Result<Self> {
         let mut world = Self::empty(cluster).await?;
+        unload(&world.cluster).await?;
         let mut values = values_for(&world.cluster)?;
         let values_of_all = values.as_object_mut().context("no values")?;
         values_of_all.remove("image").context("no image")?;
