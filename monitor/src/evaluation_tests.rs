@@ -152,7 +152,7 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
 }
 
 #[test]
-fn reports_process_once_though_its_gpu_was_unreadable_for_a_moment() {
+fn reports_process_once_though_gpu_was_briefly_unreadable() {
     let one = || uncounted("u1", 30);
     let mut blind = one();
     blind.blind.insert("GPU-a".to_owned());

@@ -184,7 +184,7 @@ fn small_processes_that_grow_last_save_large_one_only_once() {
 }
 
 #[test]
-fn kills_with_each_sample_while_new_processes_replace_killed_ones() {
+fn kills_with_each_sample_while_processes_are_replaced() {
     let mut watch = OomWatch::default();
     let mut pids: Vec<u32> = (1..=30).collect();
     let mut kills = Vec::new();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_what_changing_counts_have_in_common_after_ten_seconds() {
+    fn charges_common_part_of_changing_counts_after_10_s() {
         let mut overhead = Overhead::default();
         let mut charge_after = |with_slot, counts: [[u64; 2]; 2]| {
             let samples = counts.into_iter().cycle().take(UNSTEADY_SAMPLES);

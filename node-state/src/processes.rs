@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_no_more_of_an_environment_than_a_program_can_start_with() {
+    fn reads_bounded_part_of_an_environment() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("environ");
         let file = File::create(&path).expect("made");

@@ -80,7 +80,7 @@ fn reads_view_beside_what_the_loader_says() {
 }
 
 #[test]
-fn tells_selinux_by_its_label_where_the_mode_is_hidden() {
+fn recognises_selinux_by_label_where_mode_is_hidden() {
     let found = |label: Option<&str>, has_page: bool| {
         let seen = view(|view| {
             view.label = label.map(str::to_owned);

@@ -126,7 +126,7 @@ fn writes_pages_as_containers_come_and_go() {
 
 /// The driver measures once a second, and the monitor asks it twice.
 #[test]
-fn low_priority_yields_between_measurements_of_tenant_without_counters() {
+fn low_priority_yields_between_rare_measurements() {
     let dir = tempfile::tempdir().unwrap();
     let [high, low] = pair(&dir);
     let mut node = node();

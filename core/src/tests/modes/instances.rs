@@ -160,7 +160,7 @@ fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
 /// After a forced deletion the scheduler may allocate an instance whose programs still run, and two
 /// leaders may choose the same one.
 #[test]
-fn node_accepts_no_instance_that_another_pod_or_its_programs_have() {
+fn refuses_instance_that_another_pod_or_its_programs_have() {
     let made = CreatedInstance {
         profile: "1g.5gb".to_owned(),
         start: 6,
