@@ -98,8 +98,10 @@ pub struct Running {
 /// Among how many streams a device divides its time while a launch is on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// Both in parts of [`ONE_PROCESS`].
+    /// All in parts of [`ONE_PROCESS`].
     processes: u64,
+    /// The same if those of the container at the end are others than at the begin: all began at once.
+    most_processes: u64,
     streams: u64,
 }
 
@@ -107,6 +109,7 @@ impl Sharing {
     /// One launch alone on the device.
     pub const ALONE: Self = Self {
         processes: ONE_PROCESS as u64,
+        most_processes: ONE_PROCESS as u64,
         streams: ONE_PROCESS as u64,
     };
 
@@ -129,8 +132,12 @@ impl Sharing {
         let taken = time.saturating_add(before).min(window - 1);
         let others = (taken.saturating_mul(one) / (window - taken)).min(64 * one);
         let counted = if others < ALONE { 0 } else { others };
+        let itself = u32::from(begin.streams > 0);
+        let before = u64::from(begin.own.saturating_sub(itself)) * one;
+        let at_end = u64::from(end.own.max(1)) * one;
         Self {
             processes: own.saturating_add(counted),
+            most_processes: before + at_end + counted,
             streams,
         }
     }
@@ -138,6 +145,11 @@ impl Sharing {
     /// The part of nanoseconds that belongs to one process.
     fn of_process(self, nanoseconds: u64) -> u64 {
         nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.processes
+    }
+
+    /// The least that it may be.
+    fn least_of_process(self, nanoseconds: u64) -> u64 {
+        nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.most_processes
     }
 
     /// The part of nanoseconds that belongs to one stream of a process.
@@ -290,10 +302,11 @@ impl KernelCost {
         // Uninterrupted, or interrupted for no longer than one turn of the others.
         let fits_in_slice =
             took < TIME_SLICE || (low < TIME_SLICE && took < low.saturating_add(sharing.turn()));
-        let own = if fits_in_slice {
-            took
-        } else {
-            sharing.of_process(took)
+        let own = match samples {
+            _ if fits_in_slice => took,
+            // A small share would pay for seconds for what is charged too much.
+            0 => sharing.least_of_process(took),
+            _ => sharing.of_process(took),
         };
         let is_unreliable = sample.disturbed && (samples == 0 || own > mean);
         if !is_unreliable {

@@ -98,6 +98,12 @@ fn divides_time_by_processes_and_own_streams() {
         ..running(1, 1, 1)
     };
     check([began, ended], 400, 200);
+    // The second of four processes of the container that began at once.
+    let first = Costs::default().kernel(key([1, 2, 3])).learn(LaunchSample {
+        sharing: Sharing::new([running(1, 0, 0), running(3, 1, 0)]),
+        ..alone(200 * MS)
+    });
+    assert_eq!(first, Some(50 * MS));
     // Forged: no more than a device serves.
     let forged = Running {
         others_time: u64::MAX,
