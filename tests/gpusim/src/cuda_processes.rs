@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_gpusim_model::engine::TimeSlicing;
 use aliquot_gpusim_model::shared::path_of;
@@ -13,8 +14,9 @@ use crate::edit;
 use crate::model::{Gpu, Process, ProcessKind};
 use crate::state::StateError;
 
-/// Nanoseconds of a utilisation sample.
+/// Nanoseconds of a utilisation sample, and how many of them a driver keeps.
 const SAMPLE: u64 = 170_000_000;
+const SAMPLES: u64 = 14;
 
 /// What CUDA processes use and run.
 pub(crate) struct CudaProcesses {
@@ -61,23 +63,34 @@ impl CudaProcesses {
         self.watcher.host_peak(gpu_index)
     }
 
-    pub(crate) fn process_usage(&self, gpu: &Gpu, gpu_index: usize) -> Vec<ProcessUsage> {
+    /// Their utilisation is the mean of the samples that ended in the last `period`, or the newest.
+    pub(crate) fn process_usage(
+        &self,
+        gpu: &Gpu,
+        gpu_index: usize,
+        period: Duration,
+    ) -> Vec<ProcessUsage> {
         let now = clock();
         if let Some(member) = self.member() {
             member.settle(gpu_index, (now, TimeSlicing::of(gpu)));
         }
-        self.watcher.process_usage(gpu_index, (now, SAMPLE))
+        let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        let newest = now / SAMPLE;
+        let samples = (newest - now.saturating_sub(period) / SAMPLE).clamp(1, SAMPLES);
+        let window = (newest * SAMPLE, samples * SAMPLE);
+        self.watcher.process_usage(gpu_index, window)
     }
 }
 
 /// Adds the processes to a snapshot of their GPU: those that this reader can see with their pid,
-/// the memory of the others without a process. Several entries of one process are merged.
-pub(crate) fn add(gpu: &mut Gpu, processes: &CudaProcesses, gpu_index: usize) {
+/// the memory of the others without a process. Several entries of one process are merged. Their
+/// utilisation is that of the last `period`.
+pub(crate) fn add(gpu: &mut Gpu, processes: &CudaProcesses, gpu_index: usize, period: Duration) {
     let mut seen: Vec<Process> = Vec::new();
     let mut busy = 0;
     let orphaned = processes.watcher.orphaned(gpu_index);
     gpu.memory_used = gpu.memory_used.saturating_add(orphaned);
-    for usage in processes.process_usage(gpu, gpu_index) {
+    for usage in processes.process_usage(gpu, gpu_index, period) {
         busy += usage.utilisation;
         match usage.pid_here() {
             None => gpu.memory_used = gpu.memory_used.saturating_add(usage.used),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_gpusim_model::device_nodes;
 use aliquot_gpusim_model::mig::MigDevice;
@@ -127,6 +128,11 @@ pub(crate) fn machine() -> Answer<Box<Machine>> {
 
 /// The GPU of a handle as it is now, if it is not lost.
 pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
+    gpu_over(device, Duration::ZERO)
+}
+
+/// The same, with the mean utilisation of processes over the last `period`.
+pub(crate) fn gpu_over(device: nvmlDevice_t, period: Duration) -> Answer<Box<Gpu>> {
     let state = state()?;
     let mut gpu = state.gpu(index(device)?);
     if gpu.uuid[0] == 0 {
@@ -134,7 +140,7 @@ pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     }
     reachable(&gpu)?;
     if let Ok(processes) = cuda_processes() {
-        cuda_processes::add(&mut gpu, &processes, index(device)?);
+        cuda_processes::add(&mut gpu, &processes, index(device)?, period);
     }
     Ok(gpu)
 }

@@ -1,6 +1,7 @@
 //! A simulated machine, named by its state file: what the command and the tests do with it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use aliquot_gpusim_model::mig::WHOLE_GPU;
 use serde_json::Value;
@@ -73,17 +74,27 @@ impl SimulatedMachine {
         let mut machine = State::open(&self.state)?.machine();
         let processes = CudaProcesses::open(&self.state)?;
         for (index, gpu) in machine.gpus.iter_mut().enumerate() {
-            cuda_processes::add(gpu, &processes, index);
+            cuda_processes::add(gpu, &processes, index, Duration::ZERO);
         }
         Ok(show::json(&machine))
     }
 
-    /// What living CUDA processes use on a GPU, by the simulator's own count.
+    /// What living CUDA processes use on a GPU, by the simulator's own count; their utilisation by the
+    /// last sample.
     pub fn process_usage(&self, gpu: &str) -> Result<Vec<ProcessUsage>, MachineError> {
+        self.process_usage_over(gpu, Duration::ZERO)
+    }
+
+    /// The same, with the mean utilisation of the last `period`.
+    pub fn process_usage_over(
+        &self,
+        gpu: &str,
+        period: Duration,
+    ) -> Result<Vec<ProcessUsage>, MachineError> {
         let machine = State::open(&self.state)?.machine();
         let index = edit::index_of(&machine, gpu)?;
         let processes = CudaProcesses::open(&self.state)?;
-        Ok(processes.process_usage(&machine.gpus[index], index))
+        Ok(processes.process_usage(&machine.gpus[index], index, period))
     }
 
     /// Peak of the bytes of a GPU that the processes started with `GPUSIM_GROUP=group` used
@@ -129,7 +140,7 @@ impl SimulatedMachine {
         let mut holders = holders::of_nvml(&self.state).map_err(MachineError::Holders)?;
         let processes = CudaProcesses::open(&self.state)?;
         for (index, gpu) in machine.existing_gpus().iter().enumerate() {
-            let used = processes.process_usage(gpu, index);
+            let used = processes.process_usage(gpu, index, Duration::ZERO);
             let pids = used.iter().map(|one| one.pid_here().unwrap_or(one.pid));
             let pids = pids.chain(gpu.running().iter().map(|one| one.pid));
             holders.extend(pids.map(|pid| Holder::new(pid, [index])));

@@ -227,7 +227,7 @@ impl RunningArbiter {
     }
 
     fn publish_usage(&self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
-        let holders = machine.process_usage(FIRST)?;
+        let holders = machine.process_usage_over(FIRST, POLL_INTERVAL)?;
         let at = Clocks::read().monotonic;
         let measurements = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
             let own = holders.iter().filter(|holder| pids.contains(&holder.pid));

@@ -71,11 +71,10 @@ impl UsageReader {
         Ok(Self { path, map })
     }
 
-    /// The living processes that have a context or memory on a GPU, with their utilisation as of
-    /// now, in samples of `period` nanoseconds: the last whole one.
+    /// The living processes that have a context or memory on a GPU, with their utilisation over the
+    /// `period` nanoseconds before `end`.
     #[must_use]
-    pub fn process_usage(&self, gpu_index: usize, (now, period): (u64, u64)) -> Vec<ProcessUsage> {
-        let end = now - now % period.max(1);
+    pub fn process_usage(&self, gpu_index: usize, (end, period): (u64, u64)) -> Vec<ProcessUsage> {
         let mut found = self.living(gpu_index);
         for (slot, usage) in &mut found {
             let counters = &self.map.get().slots[*slot].counters[gpu_index];

@@ -1,7 +1,7 @@
 //! The processes on a GPU: the three lists in their three versions, and utilisation by process.
 
 use std::ffi::{c_uint, c_ulonglong};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlProcessDetail_v1_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
@@ -133,7 +133,7 @@ fn long_info(process: &Process) -> nvmlProcessDetail_v1_t {
 }
 
 calls! {
-    /// The newest sample of each busy process; none is "not found", as NVML reports an idle GPU.
+    /// What each process used since `last_seen`; nothing is "not found", as NVML reports an idle GPU.
     nvmlDeviceGetProcessUtilization(
         device: nvmlDevice_t, samples: Out<nvmlProcessUtilizationSample_t>, count: Out<c_uint>,
         last_seen: c_ulonglong,
@@ -189,23 +189,24 @@ calls! {
     }
 }
 
-/// Each process with the time of its newest sample in microseconds since 1970, if that is later than
-/// `last_seen`: every process is sampled at moments of its own. The call works up to the value `most` of
-/// `Gpu::process_utilisation`, and not in MIG mode.
+/// Each process that worked since `last_seen`, with the mean of its samples since then and the time of
+/// the newest in microseconds since 1970: every process is sampled at moments of its own. The call works
+/// up to the value `most` of `Gpu::process_utilisation`, and not in MIG mode.
 fn utilisation(
     device: nvmlDevice_t,
     last_seen: c_ulonglong,
     most: u32,
 ) -> Answer<Vec<(u64, Process)>> {
-    let gpu = library::gpu(device)?;
-    if gpu.process_utilisation > most || gpu.mig == ON {
-        return Err(NOT_SUPPORTED);
-    }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_err(|_| UNKNOWN)?;
     let now = u64::try_from(now.as_micros()).map_err(|_| UNKNOWN)?;
-    if last_seen > now {
+    let since = now.checked_sub(last_seen).map(Duration::from_micros);
+    let gpu = library::gpu_over(device, since.unwrap_or_default())?;
+    if gpu.process_utilisation > most || gpu.mig == ON {
+        return Err(NOT_SUPPORTED);
+    }
+    if since.is_none() {
         return Err(INVALID_ARGUMENT);
     }
     let works = |process: &&Process| process.sm > 0 || process.bandwidth > 0;
