@@ -1,7 +1,7 @@
-//! How much of its GPU each process uses, by the driver's newest utilization sample of it. The driver
-//! takes one every sixth of a second to every second, by product, lists only processes that worked, and
-//! gives each a time stamp of its own: a process is idle where others have samples a second newer, and
-//! not because there is no new sample.
+//! How much of its GPU each process used since the last reading. The driver samples every sixth of a
+//! second to every second, by product, lists only processes that worked, and gives each a time stamp of
+//! its own: a process without a new sample is idle once the newest sample of the GPU is later than its
+//! own by the driver's period, which is at most the shortest time between two samples of one process.
 //!
 //! Some drivers list processes that have ended, and values above 100, which say nothing: a process
 //! with such a value is taken to do what it did before.
@@ -16,8 +16,9 @@ const IDLE: Duration = Duration::from_secs(2);
 
 const FULL: u32 = 100;
 
-/// A second of the driver's clock, which is the time of day in microseconds.
+/// A second of the driver's clock, which is the time of day in microseconds: its longest period.
 const SECOND: u64 = 1_000_000;
+const SHORTEST_PERIOD: u64 = SECOND / 6;
 
 #[derive(Debug, Default)]
 pub struct UtilizationSamples {
@@ -32,13 +33,15 @@ struct GpuSamples {
     at: u64,
     /// When the newest was read, by the monotonic clock.
     seen: Instant,
+    /// At least the driver's period.
+    period: u64,
     processes: BTreeMap<u32, ProcessBusy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessBusy {
     pub percent: u32,
-    /// It has no sample among those that were read last, but one of the last second.
+    /// It has no sample among those that were read last, but one of the driver's last period.
     pub is_late: bool,
     /// The time of the sample, by the driver's clock.
     at: u64,
@@ -85,6 +88,7 @@ impl UtilizationSamples {
         let samples = self.gpus.entry(gpu.to_owned()).or_insert(GpuSamples {
             at,
             seen: now,
+            period: SECOND,
             processes: BTreeMap::new(),
         });
         (samples.at, samples.seen) = (samples.at.max(at), now);
@@ -95,8 +99,12 @@ impl UtilizationSamples {
         found.sort_by_key(|one| (one.busy <= FULL, one.at));
         for one in found {
             let valid = (one.busy <= FULL).then_some(one.busy);
-            let known = samples.processes.get(&one.pid).map(|known| known.percent);
-            if let Some(percent) = valid.or(known) {
+            let known = samples.processes.get(&one.pid);
+            if let Some(before) = known.filter(|known| known.is_late && known.at < one.at) {
+                let passed = (one.at - before.at).max(SHORTEST_PERIOD);
+                samples.period = samples.period.min(passed);
+            }
+            if let Some(percent) = valid.or_else(|| known.map(|known| known.percent)) {
                 let found = ProcessBusy {
                     percent,
                     is_late: false,
@@ -105,7 +113,7 @@ impl UtilizationSamples {
                 samples.processes.insert(one.pid, found);
             }
         }
-        let oldest = samples.at.saturating_sub(SECOND);
+        let oldest = samples.at.saturating_sub(samples.period);
         samples
             .processes
             .retain(|pid, one| runs(*pid) && one.at > oldest);
@@ -165,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn process_with_earlier_time_stamp_is_late_for_a_second() {
+    fn process_without_new_sample_is_late_for_a_period() {
         let mut samples = UtilizationSamples::default();
         samples.set_clock(UNIX_EPOCH + Duration::from_mins(1));
         let now = Instant::now();
@@ -179,12 +187,16 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         // Process 3 worked long ago.
-        let first = take(&[(1, 30, 5_000), (2, 60, 4_700), (3, 9, 1_000)]);
+        let first = take(&[(1, 30, 5_000), (2, 60, 5_400), (3, 9, 1_000)]);
         assert_eq!(first, [(1, 30, false), (2, 60, false)]);
-        assert_eq!(take(&[(1, 35, 5_500)]), [(1, 35, false), (2, 60, true)]);
-        let both = take(&[(1, 30, 6_000), (2, 70, 5_600), (2, 50, 5_650)]);
-        assert_eq!(both, [(1, 30, false), (2, 50, false)]);
-        assert_eq!(take(&[(1, 31, 6_660)]), [(1, 31, false)]);
+        assert_eq!(take(&[(1, 35, 6_000)]), [(1, 35, false), (2, 60, true)]);
+        let second = take(&[(2, 70, 6_350), (2, 50, 6_400)]);
+        assert_eq!(second, [(1, 35, true), (2, 50, false)]);
+        assert_eq!(take(&[(1, 31, 7_500)]), [(1, 31, false)]);
+        // A driver that samples process 1 twice a second would have sampled process 2, too.
+        let both = take(&[(1, 30, 8_000), (2, 20, 7_900)]);
+        assert_eq!(both, [(1, 30, false), (2, 20, false)]);
+        assert_eq!(take(&[(1, 32, 8_450)]), [(1, 32, false)]);
     }
 
     #[test]
