@@ -24,7 +24,7 @@ const KNOWN: u64 = 4 * SECOND;
 /// Whole percents are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
 /// A ratio that differs from one by less than the inverse of this is no error.
-const DEAD_BAND: u64 = 20;
+const DEAD_BAND: u64 = 32;
 /// The most that counts as charged, in devices.
 const MAX_CHARGED: u64 = 64;
 /// Bounds of the correction, in millionths. The lower one is for launches that cannot be measured, which
@@ -102,15 +102,13 @@ impl RateCorrection {
         u32::try_from(factor).unwrap_or(u32::MAX)
     }
 
-    /// The average charge for each nanosecond that was used; one where the measurements do not
-    /// contradict that.
-    fn ratio(&self) -> Ppm {
+    /// The average charge for each nanosecond that was used; `None`: the measurements do not show that
+    /// it is not one.
+    fn ratio(&self) -> Option<Ppm> {
         let used = self.used + ROUNDING;
         let margin = (self.spread / 2).max(used / DEAD_BAND) + ROUNDING;
-        if self.charged.abs_diff(used) <= margin {
-            return FULL_DEVICE;
-        }
-        (self.charged * FULL_DEVICE / used).clamp(BOUNDS.0, BOUNDS.1)
+        let ratio = (self.charged * FULL_DEVICE / used).clamp(BOUNDS.0, BOUNDS.1);
+        (self.charged.abs_diff(used) > margin).then_some(ratio)
     }
 
     /// Adds a sample in which its rate is limited by its allowance. `charged`: nanoseconds in all.
@@ -152,9 +150,10 @@ impl RateCorrection {
         self.charged = average(self.charged, reported);
         if self.seen >= self.since + KNOWN {
             let (before, ratio) = (self.correction.unwrap_or(FULL_DEVICE), self.ratio());
-            // Up slowly: measurements are late.
-            let slowly = (before * (AVERAGE - passed) + ratio * passed) / AVERAGE;
-            self.correction = Some(ratio.min(slowly));
+            let towards = ratio.unwrap_or(FULL_DEVICE);
+            // Up slowly: measurements are late. So is what a ratio was found for forgotten.
+            let slowly = (before * (AVERAGE - passed) + towards * passed) / AVERAGE;
+            self.correction = Some(ratio.map_or(slowly, |ratio| ratio.min(slowly)));
         }
     }
 

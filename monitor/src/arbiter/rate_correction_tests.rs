@@ -66,6 +66,20 @@ fn corrects_rate_until_measurement_matches_allowance() {
 }
 
 #[test]
+fn forgets_correction_slowly_when_measurement_matches_charge() {
+    let mut tenant = Measured::default();
+    let mut factor_at = |second: u64, used| tenant.update((100 + second) * SECOND, used, SHARE);
+    let found = (1..60)
+        .map(|second| factor_at(second, SHARE * 9 / 10))
+        .last();
+    // The error of a percent or two may be due to rounding.
+    let later = (60..64)
+        .map(|second| factor_at(second, SHARE * 49 / 50))
+        .last();
+    assert_eq!(found.zip(later), Some((1_090_817, 1_052_890)));
+}
+
+#[test]
 fn stops_tenant_with_false_counters_sooner() {
     let seconds = |used: Ppm, claimed: Ppm| {
         let mut tenant = Measured::default();

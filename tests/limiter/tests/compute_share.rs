@@ -130,7 +130,7 @@ fn processes_that_launch_and_wait_get_their_shares() {
         let fields = [("profile", profile)];
         scene.gpu_fields = if profile == "harsh" { &fields } else { &[] };
         scene.host = HostRole::Arbiter;
-        scene.warm_up = Duration::from_secs(10);
+        scene.warm_up = Duration::from_secs(15);
         let what = format!("{processes} × {work}, {profile}");
         check_shares(&scene, &shares, 5.0, &what);
     }
