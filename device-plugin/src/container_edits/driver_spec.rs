@@ -41,6 +41,7 @@ const HOOK: &str = "nvidia-cdi-hook";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The longest run of NVIDIA's program.
 const TIMEOUT: Duration = Duration::from_secs(30);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The longest that the agent's start waits for the first run: the kubelet kills an agent that does
 /// not answer soon.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -405,7 +406,18 @@ impl SpecGenerator {
         command.args(arguments).env_clear();
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = match tokio::time::timeout(TIMEOUT, command.output()).await {
+        let run = async {
+            let mut attempts = tokio::time::interval(BUSY_PAUSE);
+            loop {
+                attempts.tick().await;
+                match command.output().await {
+                    // We wrote it just now, and a child of another thread has it open until it execs.
+                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {}
+                    ended => break ended,
+                }
+            }
+        };
+        let output = match tokio::time::timeout(TIMEOUT, run).await {
             Ok(Ok(output)) => output,
             Ok(Err(source)) => return Err(GenerateError::Start { program, source }),
             Err(_) => return Err(GenerateError::Timeout { program }),
