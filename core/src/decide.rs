@@ -12,7 +12,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
@@ -25,7 +25,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::request::Memory;
 use crate::score::Policies;
 use crate::typical::Typical;
-use crate::units::Mib;
+use crate::units::{HostResources, Mib, MilliCpu};
 
 /// Verdicts cached; the least recently used shape is dropped. About 50 MiB: 200 shapes of 5,000
 /// nodes.
@@ -176,40 +176,69 @@ pub fn ranks<'n, S: AsRef<str>>(
     names: &'n [S],
 ) -> Vec<(&'n str, i64)> {
     let fits = best(query, memo, names, names.len()).unwrap_or_default();
-    let last = fits.len().max(2) - 1;
-    let rank = |place| match place {
-        0 => 10,
-        _ => i64::try_from(9 * (last - place) / last).unwrap_or(0),
-    };
     let places = fits.iter().enumerate();
+    let rank = |place| rank_of(place, fits.len());
     let ranks: HashMap<&str, i64> = places.map(|(at, name)| (*name, rank(at))).collect();
     let of = |name: &str| ranks.get(name).copied().unwrap_or(0);
     let names = names.iter().map(AsRef::as_ref);
     names.map(|name| (name, of(name))).collect()
 }
 
-/// Ranks 0 to 10 for a pod that asks for no GPU: 10 for nodes without free GPUs, so that free
-/// capacity stays usable; the others higher the more of their GPUs' capacity the CPU could serve
-/// ([`Typical::gpus_served_by`]) beyond what is free of them.
+/// Ranks 0 to 10 for a pod that asks for no GPU and takes this much of its node, so that free GPUs keep
+/// the CPU that pods like the typical ones need with them ([`Typical::gpus_served_by`]): 10 for the best
+/// nodes, the others by their position. Unknown nodes have no GPUs and are the best.
+///
+/// The least of the GPUs' free capacity must lose its CPU. Of nodes alike in that, those with the least
+/// free GPUs are the best, then those with the least free CPU. Where the CPU of all of them does not
+/// suffice for the free GPUs, the pod goes where there are none, or else where they lack most CPU already.
 pub fn cpu_only_ranks<S: AsRef<str>>(
     cluster: &Cluster,
     typical: &Typical,
+    taken: HostResources,
     names: &[S],
 ) -> Vec<i64> {
-    let surplus = |name: &S| {
-        let node = cluster.node(name.as_ref())?;
-        let free = node.devices.iter().map(DeviceState::free).sum::<u64>();
-        let served = typical.gpus_served_by(node.host.free().cpu);
-        (free > 0).then(|| i128::from(served.unwrap_or(0)) - i128::from(free))
+    let served = |host: HostResources| {
+        let served = typical.gpus_served_by(host.cpu);
+        i128::from(served.unwrap_or(u64::MAX))
     };
-    let surplus: Vec<Option<i128>> = names.iter().map(surplus).collect();
-    let known = || surplus.iter().flatten().copied();
-    let (least, most) = (known().min().unwrap_or(0), known().fold(0, i128::max));
-    let rank = |surplus: Option<i128>| match surplus {
-        None => 10,
-        Some(surplus) => i64::try_from(9 * (surplus - least) / (most - least).max(1)).unwrap_or(0),
+    let free = |node: &NodeState| {
+        let free = node.devices.iter().map(DeviceState::free);
+        i128::from(free.sum::<u64>())
     };
-    surplus.into_iter().map(rank).collect()
+    let nodes: Vec<Option<&Arc<NodeState>>> = names
+        .iter()
+        .map(|name| cluster.node(name.as_ref()))
+        .collect();
+    let known = || nodes.iter().flatten();
+    let all_served: i128 = known().map(|node| served(node.host.free())).sum();
+    let all_free: i128 = known().map(|node| free(node)).sum();
+    let is_scarce = all_served < all_free;
+    let key = |node: &NodeState| {
+        let (host, free) = (node.host.free(), free(node));
+        let before = served(host);
+        let lost = free.min(before) - free.min(served(host.less(taken)));
+        if is_scarce {
+            (lost, free > 0, before - free, MilliCpu(0))
+        } else {
+            (lost, false, free, host.cpu)
+        }
+    };
+    let keys: Vec<_> = nodes
+        .iter()
+        .map(|node| node.map(|node| key(node)))
+        .collect();
+    let order: BTreeSet<_> = keys.iter().copied().collect();
+    let places: BTreeMap<_, usize> = order.into_iter().zip(0..).collect();
+    let ranks = keys.iter().map(|key| rank_of(places[key], places.len()));
+    ranks.collect()
+}
+
+fn rank_of(place: usize, places: usize) -> i64 {
+    let last = places.max(2) - 1;
+    match place {
+        0 => 10,
+        _ => i64::try_from(9 * (last - place) / last).unwrap_or(0),
+    }
 }
 
 /// The refusal as kube-scheduler (which puts a 1 before it), the event and the user see it. Its

@@ -279,12 +279,13 @@ impl<'a> Call<'a> {
         ranks.into_iter().map(line).collect()
     }
 
-    /// For pods that request no GPU, for which the second, opt-in extender entry asks: 10 for nodes
-    /// without free GPU capacity, and less the more of a node's CPU its free GPUs need. Pods that
-    /// request a GPU get 0 everywhere; the first entry scores them.
+    /// For pods that request no GPU, for which the second, opt-in extender entry asks:
+    /// [`decide::cpu_only_ranks`]. Pods that request a GPU get 0 everywhere; the first entry scores
+    /// them.
     pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let typical = cache.policies().typical.clone();
-        let ranks = decide::cpu_only_ranks(&cache.snapshot(), &typical, &self.names);
+        let ranks =
+            decide::cpu_only_ranks(&cache.snapshot(), &typical, self.demand.host, &self.names);
         let asks = self.demand.requests_gpu();
         let lines = self.names.iter().zip(ranks);
         let line = |(host, rank): (&Cow<'_, str>, i64)| HostPriority {

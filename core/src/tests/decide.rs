@@ -207,20 +207,33 @@ fn steers_pods_without_gpu_away_from_free_gpus() {
     let ranks = cpu_only_ranks(
         ledger.cluster(),
         &Typical::default(),
+        HostResources::default(),
         &["n0", "n1", "n2", "no-gpu"],
     );
-    assert_eq!(ranks, [0, 4, 2, 10]);
+    assert_eq!(ranks, [0, 6, 3, 10]);
 }
 
 #[test]
 fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
-    let mut ledger = Ledger::default();
-    for (name, cpu) in [("much", 64_000), ("little", 32_000), ("enough", 48_000)] {
-        ledger.publish(&name.into(), Some(with_cpu(cpu)));
-    }
-    let names = ["much", "little", "enough", "no-gpu"];
-    let ranks = cpu_only_ranks(ledger.cluster(), &typical(), &names);
-    assert_eq!(ranks, [9, 0, 4, 10]);
+    // A whole GPU needs 16 CPUs.
+    let check = |nodes: &[(&str, u64)], taken, expected: &[i64]| {
+        let mut ledger = Ledger::default();
+        for (name, cpu) in nodes {
+            ledger.publish(&(*name).into(), Some(with_cpu(*cpu)));
+        }
+        let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
+        let names = [&names[..], &["no-gpu"]].concat();
+        let taken = HostResources {
+            cpu: MilliCpu(taken),
+            ..HostResources::default()
+        };
+        let ranks = cpu_only_ranks(ledger.cluster(), &typical(), taken, &names);
+        assert_eq!(ranks, expected);
+    };
+    let nodes = [("much", 64_000), ("little", 32_000), ("enough", 48_000)];
+    check(&nodes, 20_000, &[3, 0, 6, 10]);
+    // Their GPUs lack CPU anyway: the GPU that lacks most of it loses the rest.
+    check(&[("all", 16_000), ("half", 8_000)], 4_000, &[0, 4, 10]);
 }
 
 #[test]

@@ -221,7 +221,7 @@ impl<'a> Aliquot<'a> {
             .collect();
         let names: Vec<&str> = room.iter().map(|&n| nodes[n].name.as_str()).collect();
         let (cluster, typical) = (self.ledger.cluster(), &self.policies.typical);
-        let ranks = decide::cpu_only_ranks(cluster, typical, &names);
+        let ranks = decide::cpu_only_ranks(cluster, typical, host(pod), &names);
         let sums = room.iter().zip(ranks).map(|(&node, rank)| {
             let rank = u64::try_from(rank).unwrap_or(0);
             (RANK * rank + other(&nodes[node]), node)

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aliquot;
+pub mod cpu;
 pub mod experiment;
 pub mod fgd;
 pub mod figures;

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the output of a command")]
 
-use aliquot_packing::SEEDS;
 use aliquot_packing::report::{self, Summary};
 use aliquot_packing::runs::{Policy, simulate};
+use aliquot_packing::{SEEDS, cpu};
 use anyhow::Result;
 use clap::Parser;
 
@@ -15,6 +15,9 @@ struct Flags {
     /// The trace: default, cpu200, gpushare40, gpuspec10 or multigpu30
     #[arg(long, default_value = "default")]
     trace: String,
+    /// So many thousandths of the default trace's pods ask for no GPU, in place of its own
+    #[arg(long)]
+    cpu_pods: Option<usize>,
     /// Policies, separated by commas
     #[arg(long, value_delimiter = ',', required = true)]
     policy: Vec<Policy>,
@@ -22,7 +25,10 @@ struct Flags {
 
 fn main() -> Result<()> {
     let flags = Flags::parse();
-    let trace = aliquot_packing::trace(&flags.trace)?;
+    let trace = match flags.cpu_pods {
+        Some(part) => cpu::mix(part, 1)?,
+        None => aliquot_packing::trace(&flags.trace)?,
+    };
     let seeds: Vec<u64> = SEEDS.collect();
     let outcomes = simulate(&trace, &flags.policy, &seeds)?;
     let summaries: Vec<Summary> = outcomes.iter().map(Summary::of).collect();

@@ -1,5 +1,6 @@
 //! How well the scheduler's decisions pack the public trace.
 
+use aliquot_packing::cpu;
 use aliquot_packing::figures::{above_fgd, ours};
 use aliquot_packing::pins::{Mix, PERCENTAGES};
 use aliquot_packing::report::Summary;
@@ -40,5 +41,18 @@ fn strands_no_more_than_fgd_on_any_mix_of_pinned_models() {
         let trace = mix.trace(2).expect("the files of openb");
         let above = above_fgd(&trace, &[52, 53]).expect("no pod is misplaced");
         assert!(above <= 0.05, "{mix:?}: {above:.3}");
+    }
+}
+
+#[test]
+fn strands_no_more_than_fgd_however_many_pods_ask_for_no_gpu() {
+    for part in cpu::PARTS {
+        // One draw of the pods differs from another by up to 0.2.
+        let each = (1..=4).map(|draw| {
+            let trace = cpu::mix(part, draw).expect("the files of openb");
+            above_fgd(&trace, &[42, 43, 44]).expect("no pod is misplaced")
+        });
+        let above = each.sum::<f64>() / 4.0;
+        assert!(above <= 0.05, "{part} of 1000: {above:.3}");
     }
 }
