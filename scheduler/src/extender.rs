@@ -283,14 +283,16 @@ impl<'a> Call<'a> {
     /// [`decide::cpu_only_ranks`]. Pods that request a GPU get 0 everywhere; the first entry scores
     /// them.
     pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
-        let typical = cache.policies().typical.clone();
-        let ranks =
-            decide::cpu_only_ranks(&cache.snapshot(), &typical, self.demand.host, &self.names);
-        let asks = self.demand.requests_gpu();
+        let ranks = if self.demand.requests_gpu() {
+            vec![0; self.names.len()]
+        } else {
+            let typical = cache.policies().typical.clone();
+            decide::cpu_only_ranks(&cache.snapshot(), &typical, self.demand.host, &self.names)
+        };
         let lines = self.names.iter().zip(ranks);
-        let line = |(host, rank): (&Cow<'_, str>, i64)| HostPriority {
+        let line = |(host, score): (&Cow<'_, str>, i64)| HostPriority {
             host: host.to_string(),
-            score: if asks { 0 } else { rank },
+            score,
         };
         lines.map(line).collect()
     }

@@ -1,6 +1,6 @@
 //! The default trace with more or fewer pods that ask for no GPU, drawn with a seed.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 
 use crate::trace::Trace;
@@ -10,6 +10,7 @@ pub const PARTS: [usize; 7] = [0, 72, 150, 200, 235, 250, 300];
 
 /// The trace where so many of a thousand pods ask for no GPU.
 pub fn mix(part: usize, seed: u64) -> Result<Trace> {
+    ensure!(part < 1000, "cpu pods: {part}; expected: less than 1000");
     let mut trace = crate::trace("default")?;
     let all = std::mem::take(&mut trace.pods).into_iter();
     let (gpu, others): (Vec<_>, Vec<_>) = all.partition(|pod| pod.shape.gpus > 0);

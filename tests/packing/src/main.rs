@@ -16,7 +16,7 @@ struct Flags {
     #[arg(long, default_value = "default")]
     trace: String,
     /// So many thousandths of the default trace's pods ask for no GPU, in place of its own
-    #[arg(long)]
+    #[arg(long, conflicts_with = "trace")]
     cpu_pods: Option<usize>,
     /// Policies, separated by commas
     #[arg(long, value_delimiter = ',', required = true)]
