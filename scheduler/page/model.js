@@ -123,14 +123,16 @@ export function curve(values, most, width, height) {
   return values.map((value, at) => (value == null ? '' : `${values[at - 1] == null ? 'M' : 'L'}${x(at)},${y(value)}`)).join('');
 }
 
-/** The open GPU with the most memory free beside this compute. */
-export function roomiest(nodes, cores) {
+/** The open GPU with the most memory free beside this compute: `amount` is that in the unit, `MiB` or `%` of the GPU's own. */
+export function roomiest(nodes, cores, unit = 'MiB') {
   let best = null;
   for (const node of nodes) {
     for (const gpu of node.gpus.filter((one) => !one.closed && !node.closed && one.mode !== 'mig')) {
       const free = (of) => gpu.total[of] - gpu.used[of];
-      if (free('replicas') < 1 || free('cores') < cores || free('memory') <= (best?.memory ?? 0)) continue;
-      best = { memory: free('memory'), cores: free('cores'), on: `GPU ${gpu.index} of ${node.node}` };
+      // The most percent that fit: a percentage of the memory is rounded down.
+      const amount = unit === 'MiB' ? free('memory') : Math.min(100, Math.ceil((100 * (free('memory') + 1)) / gpu.total.memory) - 1);
+      if (free('replicas') < 1 || free('cores') < cores || amount <= (best?.amount ?? 0)) continue;
+      best = { amount, memory: free('memory'), cores: free('cores'), on: `GPU ${gpu.index} of ${node.node}` };
     }
   }
   return best;
@@ -139,12 +141,14 @@ export function roomiest(nodes, cores) {
 /** What would let a pending pod run. */
 export function help(pod, nodes) {
   const ask = pod.requests.find((one) => one.stage === 'app') ?? pod.requests[0];
-  const wanted = Number(/^(\d+) MiB$/.exec(ask?.memory ?? '')?.[1]);
+  const [, wanted, unit] = /^(\d+) (MiB|%)$/.exec(ask?.memory ?? '') ?? [];
   if (!wanted) return '';
-  const best = roomiest(nodes, ask.cores);
+  const best = roomiest(nodes, ask.cores, unit);
   if (!best) return `No GPU has ${ask.cores} % of compute and a replica free: ask for less compute, or end a pod.`;
-  if (best.memory >= wanted && pod.text === null) return 'Nothing to do: the scheduler tries it next.';
-  if (best.memory >= wanted) return `Memory is free on ${best.on}: something else is missing, see why.`;
+  const fits = best.amount >= Number(wanted);
+  if (fits && pod.text === null) return 'Nothing to do: the scheduler tries it next.';
+  if (fits) return `Memory is free on ${best.on}: something else is missing, see why.`;
+  if (unit === '%') return `Ask for at most ${best.amount} % of a GPU's memory (gpumem-percentage: ${best.amount}) now, on ${best.on}.`;
   const open = nodes.map((node) => ({ gpus: node.gpus.filter((gpu) => !gpu.closed) }));
   const largest = largestMemory(open);
   const later = largest > best.memory ? `, or ${memory(largest)} when a GPU is empty` : '';

@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::ticks::Ticks;
 
 const INTERVAL: Duration = Duration::from_secs(30);
+/// Policies that could not be compared for so many intervals, five minutes, count as changed.
+const FAILURES: u32 = 10;
 /// The kinds, with the API's names for them.
 const KINDS: [(&str, &str); 2] = [
     ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
@@ -56,21 +58,41 @@ struct Written {
 
 /// Whether each of them, as `kind/name`, has changed, as it was compared last. Clones share that.
 #[derive(Clone, Debug, Default)]
-pub struct Compared(Arc<Mutex<BTreeMap<String, bool>>>);
+pub struct Compared(Arc<Mutex<Last>>);
+
+#[derive(Debug, Default)]
+struct Last {
+    changed: BTreeMap<String, bool>,
+    /// Comparisons since then that failed.
+    failures: u32,
+}
+
+impl Last {
+    fn record(&mut self, found: Result<BTreeMap<String, bool>, CompareError>) {
+        match found {
+            Ok(changed) => *self = Self { changed, failures: 0 },
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare the admission policies");
+                self.failures = self.failures.saturating_add(1);
+                if self.failures >= FAILURES {
+                    self.changed.values_mut().for_each(|changed| *changed = true);
+                }
+            }
+        }
+    }
+}
 
 impl Compared {
     pub fn changed(&self) -> BTreeMap<String, bool> {
-        self.0.lock().clone()
+        self.0.lock().changed.clone()
     }
 
     /// Compares again and again; `written` is the chart's list.
     pub async fn run(self, client: Client, written: PathBuf, stop: CancellationToken) {
         let mut ticks = Ticks::every(INTERVAL, &stop);
         while ticks.next().await {
-            match changed(&client, &written).await {
-                Ok(found) => *self.0.lock() = found,
-                Err(error) => tracing::warn!(%error, "cannot compare the admission policies"),
-            }
+            let found = changed(&client, &written).await;
+            self.0.lock().record(found);
         }
     }
 }
@@ -145,6 +167,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn policies_that_nobody_can_compare_count_as_changed() {
+        let fails = || CompareError::Read {
+            path: "policies.json".into(),
+            source: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let same = BTreeMap::from([("K/pods".to_owned(), false)]);
+        let mut last = Last::default();
+        last.record(Ok(same.clone()));
+        for _ in 1..FAILURES {
+            last.record(Err(fails()));
+        }
+        assert_eq!(last.changed, same);
+        last.record(Err(fails()));
+        assert_eq!(last.changed["K/pods"], true);
+        last.record(Ok(same.clone()));
+        assert_eq!(last.changed, same);
+    }
 
     #[test]
     fn defaults_are_no_change_and_everything_else_is() {

@@ -86,7 +86,7 @@ declared! {
     WATCH_AGE = Gauge "watch_age" "seconds" ["kind"]
         "Time since the last event of the watch; absent before the first list";
     ADMISSION_POLICY_CHANGED = Gauge "admission_policy_changed" "" ["object"]
-        "1 for a policy of the chart, or a binding, that is missing or not as the chart wrote it";
+        "1 for a policy of the chart, or a binding, that is missing, not as the chart wrote it, or not comparable for five minutes";
     NODES = Gauge "nodes" "" []
         "Nodes with an inventory";
     GPUS = Gauge "gpus" "" []

@@ -196,7 +196,7 @@ pub(super) fn policies(facts: &ClusterFacts) -> Checked {
     if all.is_empty() {
         return warning(
             "the scheduler knows no ValidatingAdmissionPolicies of the chart: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does",
-            "set admissionPolicies.enabled=true",
+            "set admissionPolicies.enabled=true; if it is, the scheduler's log says why it cannot compare them",
         );
     }
     let changed: Vec<String> = all
@@ -211,10 +211,10 @@ pub(super) fn policies(facts: &ClusterFacts) -> Checked {
     }
     problem(
         format!(
-            "missing, or not as the chart wrote it: {}: what it would refuse may be accepted",
+            "missing, not as the chart wrote it, or not comparable for five minutes: {}: what it would refuse may be accepted",
             changed.join(", ")
         ),
-        "someone deleted or changed it: run helm upgrade",
+        "someone deleted or changed it: run helm upgrade; if it is there, the scheduler's log says why it cannot be compared",
     )
 }
 
