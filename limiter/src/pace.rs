@@ -49,8 +49,8 @@ pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
     }
 }
 
-/// A wait for work of the device is over: learns from launches that are done, so that they do not count
-/// as work any more.
+/// A wait for work of the device is over: learns from all launches that are done, so that they do not
+/// count as work any more.
 pub(crate) fn poll_after_wait(process: &'static ProcessState) {
     for (device_index, device_pace) in process.pace.devices.iter().enumerate() {
         let pacing = Pacing {
@@ -59,7 +59,7 @@ pub(crate) fn poll_after_wait(process: &'static ProcessState) {
             device_pace,
             thread: thread_number(),
         };
-        pacing.poll();
+        pacing.poll(device_pace.markers.pending_of(None));
     }
 }
 
@@ -182,7 +182,7 @@ impl Pacing {
                 return call();
             }
         }
-        self.poll();
+        self.poll(MAX_POLLED);
         let estimate = || self.device_pace.scales().estimate(work.extent);
         let is_unknown = || !kernel.is_known() && estimate().is_none();
         self.wait_for_cost_or_queue((kernel, &is_unknown), work);
@@ -271,14 +271,14 @@ impl Pacing {
         compute.last.fetch_max(clock::now(), Relaxed);
     }
 
-    /// Learns from finished measurements, and corrects what was charged.
-    fn poll(self) {
+    /// Learns from finished measurements, of at most so many, and corrects what was charged.
+    fn poll(self, max_polls: usize) {
         if self.device_pace.markers.pending_of(None) == 0 {
             return;
         }
         let running = self.running();
         let mut any = false;
-        self.device_pace.markers.poll(MAX_POLLED, |measured| {
+        self.device_pace.markers.poll(max_polls, |measured| {
             any = true;
             self.learn(measured, running);
         });
@@ -394,7 +394,7 @@ impl Pacing {
             };
             if !self.device_pace.stalled.load(Relaxed) && may_wait {
                 self.sleep(now + POLL_INTERVAL);
-                self.poll();
+                self.poll(MAX_POLLED);
                 now = clock::now();
                 continue;
             }
@@ -484,7 +484,7 @@ impl Pacing {
             } else {
                 until
             });
-            self.poll();
+            self.poll(MAX_POLLED);
             now = clock::now();
         };
         if now > start {

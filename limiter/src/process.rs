@@ -97,9 +97,11 @@ static CURRENT: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
 static REFUSED: AtomicPtr<RefusedProcess> = AtomicPtr::new(null_mut());
 static LOGGED: AtomicBool = AtomicBool::new(false);
 
+/// Raised while [`CURRENT`] is of this process.
+static FLAG: OnceLock<Option<ForkFlag>> = OnceLock::new();
+
 /// The state of this process, if it has a slot; the reason is logged once if not.
 pub(crate) fn get() -> Option<&'static ProcessState> {
-    static FLAG: OnceLock<Option<ForkFlag>> = OnceLock::new();
     let new = || ForkFlag::new().map_err(|error| log_once(&error)).ok();
     let flag = (*FLAG.get_or_init(new))?;
     if !flag.is_raised() {
@@ -334,7 +336,8 @@ fn uuid_digits(bytes: [u8; 16]) -> String {
     parts.join("-")
 }
 
-/// Logs what the container uses when a process with a slot exits, if the log level asks for it.
+/// A process with a slot exits: what it has launched is its work no longer. Logs what the container uses,
+/// if the log level asks for it.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -342,10 +345,15 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 #[cfg(not(test))]
 extern "C" fn at_exit() {
-    if CURRENT.load(Ordering::Acquire).is_null() || !log::is_enabled(log::INFO) {
+    // A forked child that called nothing has none.
+    let has_state = matches!(FLAG.get(), Some(Some(flag)) if flag.is_raised());
+    let Some(process) = has_state.then(get).flatten() else {
         return;
+    };
+    for device_index in 0..process.limits.devices() {
+        process.slot.set_running(device_index, false);
     }
-    if let Some(process) = get() {
+    if log::is_enabled(log::INFO) {
         let used = process.slot.used(0) >> 20;
         log::line(
             log::INFO,

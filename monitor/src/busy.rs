@@ -85,6 +85,7 @@ impl UtilizationSamples {
         let Some(at) = found.iter().map(|one| one.at).max() else {
             return false;
         };
+        let is_first = !self.gpus.contains_key(gpu);
         let samples = self.gpus.entry(gpu.to_owned()).or_insert(GpuSamples {
             at,
             seen: now,
@@ -114,9 +115,11 @@ impl UtilizationSamples {
             }
         }
         let oldest = samples.at.saturating_sub(samples.period);
-        samples
-            .processes
-            .retain(|pid, one| runs(*pid) && one.at > oldest);
+        // What the driver lists after the first time is of the time since the last.
+        samples.processes.retain(|pid, one| {
+            let is_listed = !one.is_late && !is_first;
+            runs(*pid) && (is_listed || one.at > oldest)
+        });
         true
     }
 
@@ -197,6 +200,9 @@ mod tests {
         let both = take(&[(1, 30, 8_000), (2, 20, 7_900)]);
         assert_eq!(both, [(1, 30, false), (2, 20, false)]);
         assert_eq!(take(&[(1, 32, 8_450)]), [(1, 32, false)]);
+        // Each process has a time stamp of its own.
+        let apart = take(&[(1, 33, 9_000), (2, 20, 8_500)]);
+        assert_eq!(apart, [(1, 33, false), (2, 20, false)]);
     }
 
     #[test]

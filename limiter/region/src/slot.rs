@@ -85,13 +85,20 @@ impl ProcessSlot {
         let slot = claimed.ok_or(AttachError::NoSlot)?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
-        Ok(Self {
+        let taken = Self {
             counters,
             slot,
             path: path.to_owned(),
             node,
             children: OnceLock::new(),
-        })
+        };
+        let has_work = |device| taken.compute(device).running.load(Relaxed) > 0;
+        if (0..MAX_DEVICES).any(has_work) {
+            // Of processes that were killed at work, too; after an error they count until somebody asks
+            // for memory.
+            let _ = taken.reclaim_dead_slots(MAX_DEVICES);
+        }
+        Ok(taken)
     }
 
     /// From now on the driver may keep memory of this process until the last of its children that

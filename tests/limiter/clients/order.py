@@ -123,6 +123,17 @@ class Order:
             code = code or self.cuda.cuLaunchKernel(kernel, *shape, self.stream, None, None)
         return code or self.cuda.cuStreamSynchronize(self.stream)
 
+    def queued(self, *names):
+        """Launches these kernels into a new stream and waits for none."""
+        module, code = ctypes.c_void_p(), self.ownstream()
+        code = code or self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        for name in names:
+            kernel = ctypes.c_void_p()
+            code = code or self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name.encode())
+            code = code or self.cuda.cuLaunchKernel(kernel, *shape, self.stream, None, None)
+        return code
+
     def across(self, copies):
         """Copies 8 MiB from one GPU to another, in two ways."""
         first, context = ctypes.c_void_p(), ctypes.c_void_p()

@@ -85,3 +85,35 @@ fn launch_sleeps_and_ends_under_faked_clock() {
         assert_eq!(lines(&output)[2..], expected, "{method:?}");
     }
 }
+
+#[test]
+fn work_ends_with_waits_exits_and_kills() {
+    let (_temp, machine) = machine();
+    let devices = [DeviceLimits {
+        cores: 50,
+        ..device(FIRST, 3000)
+    }];
+    // None of these kernels is known, so no launch waits for another.
+    let queued = "queued,k_ms_20,k_ms_21,k_ms_22,k_ms_23,k_ms_24,k_ms_25";
+    for method in INJECTION_METHODS {
+        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+        let container = container.expect("a container");
+        let running = || {
+            let counters = container.counters_snapshot().expect("counters");
+            counters.device(0).compute.running
+        };
+        let waited = container.start(&["init", queued, "sync"]);
+        let mut waited = waited.expect("a client");
+        assert_eq!(waited.answers[1], format!("{queued}: 0"), "{method:?}");
+        assert_eq!(running(), 0, "{method:?}: after a wait");
+        waited.end().expect("its end");
+        container.client(&["init", queued]).expect("a client");
+        assert_eq!(running(), 0, "{method:?}: after an exit");
+        let killed = container.start(&["init", "queued,k_ms_5000"]);
+        let killed = killed.expect("a client");
+        assert_eq!(running(), 1, "{method:?}");
+        killed.kill().expect("killed");
+        container.client(&["init"]).expect("a client");
+        assert_eq!(running(), 0, "{method:?}: after a kill");
+    }
+}
