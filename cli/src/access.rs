@@ -17,6 +17,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::jiff::SignedDuration;
 use kube::api::{ListParams, PostParams};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -565,91 +566,13 @@ fn exists<'a>(
     }
 }
 
-/// A duration as kubectl takes it: a number of seconds, or with a unit.
+/// A duration as kubectl takes it: a number of seconds, or with units.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3600)];
-    let with_unit = units
-        .into_iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
-    let (digits, seconds) = with_unit.unwrap_or((text, 1));
-    let number: Option<u64> = digits.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(seconds))
-        .map(Duration::from_secs)
-        .ok_or_else(|| "expected: a number with a unit, such as 10s, 2m or 1h, or 0".to_owned())
-}
-
-/// Makes a client of this configuration; a `timeout` of 0 is no limit.
-fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
-    config.default_retry = false;
-    Client::try_from(config).map_err(AccessError::Client)
-}
-
-pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String, AccessError> {
-    let unreachable = |why: String| AccessError::Unreachable {
-        at: at.to_owned(),
-        why,
-    };
-    let request = Request::get(path)
-        .body(Vec::new())
-        .map_err(|error| unreachable(error.to_string()))?;
-    match client.request_text(request).await {
-        Ok(text) => Ok(text),
-        // A message of the scheduler's own, or of the API server's about a right.
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Err(
-            AccessError::Refused(status.message.trim_matches('"').to_owned()),
-        ),
-        Err(kube::Error::Api(status))
-            if status.code == 503 && !status.message.starts_with(PROXY_FAILED) =>
-        {
-            Err(AccessError::Unready {
-                at: at.to_owned(),
-                why: status.message.trim().replace('\n', "; "),
-            })
-        }
-        Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
-        Err(error) => Err(unreachable(with_causes(&error))),
-    }
-}
-
-/// All pods.
-pub(crate) async fn all_pods(client: &Client) -> Result<Vec<Pod>, AccessError> {
-    pods_of(&Api::all(client.clone())).await
-}
-
-/// The pods of this API, whatever tenants wrote into their managed fields.
-pub(crate) async fn pods_of(api: &Api<Bare<Pod>>) -> Result<Vec<Pod>, AccessError> {
-    let pods = list(api, "pods").await?;
-    Ok(pods.into_iter().map(Pod::from).collect())
-}
-
-/// All objects of a kind; `what` names them.
-pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, AccessError>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
-{
-    list(&Api::all(client.clone()), what).await
-}
-
-async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
-where
-    K: Clone + DeserializeOwned + fmt::Debug,
-{
-    let mut params = ListParams::default().limit(PAGE);
-    let mut found = Vec::new();
-    loop {
-        let page = api
-            .list(&params)
-            .await
-            .map_err(|source| AccessError::List { what, source })?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
-    }
+    let seconds = text.parse().map(Duration::from_secs).ok();
+    let with_units = || Duration::try_from(text.parse::<SignedDuration>().ok()?).ok();
+    seconds.or_else(with_units).ok_or_else(|| {
+        "expected: numbers with units, such as 10s, 1m30s or 500ms, or 0".to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -661,17 +584,19 @@ mod tests {
     #[test]
     fn reads_timeouts_as_kubectl_does() {
         for (text, expected) in [
-            ("10s", Some(10)),
-            ("2m", Some(120)),
-            ("1h", Some(3600)),
-            ("7", Some(7)),
+            ("10s", Some(10_000)),
+            ("2m", Some(120_000)),
+            ("1h", Some(3_600_000)),
+            ("1m30s", Some(90_000)),
+            ("500ms", Some(500)),
+            ("7", Some(7_000)),
             ("0", Some(0)),
             ("", None),
-            ("500ms", None),
+            ("-1s", None),
             ("soon", None),
         ] {
             let found = parse_timeout(text).ok();
-            assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
+            assert_eq!(found, expected.map(Duration::from_millis), "{text:?}");
         }
     }
 
