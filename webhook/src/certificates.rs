@@ -235,6 +235,18 @@ impl CaSet {
             .collect()
     }
 
+    /// The certificates of the published bundle that are of no CA here and have not expired, PEM:
+    /// replicas with other certificates may serve what they signed.
+    pub fn others(&self, published: &str, now: Timestamp) -> String {
+        let own = |one: &str| self.0.iter().any(|ca| ca.certificate.contains(one));
+        let expired = |one: &str| Parsed::read("", one).is_ok_and(|read| read.not_after <= now);
+        certificates(published)
+            .filter(|one| !own(one) && !expired(one))
+            .take(mounted::MAX_CAS)
+            .flat_map(|one| [one, "\n"])
+            .collect()
+    }
+
     /// The CAs as they should be at `now`: without the expired ones, and with a new one when the
     /// newest is due, or none is valid yet. `None` when nothing has to change.
     pub fn renewed(
@@ -326,6 +338,15 @@ impl fmt::Debug for ServingCertificate {
             .field("expires", &self.expires)
             .finish_non_exhaustive()
     }
+}
+
+/// The certificates of a bundle, PEM.
+fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
+    const END: &str = "-----END CERTIFICATE-----";
+    bundle
+        .split_inclusive(END)
+        .filter(|one| one.contains(END))
+        .map(str::trim)
 }
 
 fn utf8(bytes: &ByteString) -> String {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{CertificateError, Parsed, ServingCertificate};
+use super::{CertificateError, Parsed, ServingCertificate, certificates};
 
 /// The maximum number of CAs that are published at once.
-const MAX_CAS: usize = 3;
+pub(super) const MAX_CAS: usize = 3;
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// Why the files cannot be used. The certificate that was read before stays in use.
@@ -42,16 +42,11 @@ pub fn read(directory: &Path) -> Result<ServingCertificate, MountedError> {
 /// The bundle to publish: this issuer first where the published bundle lacks it, then the
 /// published ones. So the API server trusts replicas that read the directory at different times.
 pub fn bundle(issuer: &str, published: &str) -> String {
-    const END: &str = "-----END CERTIFICATE-----";
     let issuer = issuer.trim();
     if published.contains(issuer) {
         return published.to_owned();
     }
-    let previous = published
-        .split_inclusive(END)
-        .filter(|one| one.contains(END))
-        .take(MAX_CAS - 1)
-        .map(str::trim);
+    let previous = certificates(published).take(MAX_CAS - 1);
     let all: Vec<&str> = std::iter::once(issuer).chain(previous).collect();
     all.join("\n") + "\n"
 }
