@@ -36,6 +36,8 @@ pub enum CertificateError {
     Certificate { name: String },
     #[error("{name}: cannot read the private key; expected: PEM of a kind that can sign")]
     Key { name: String, source: rcgen::Error },
+    #[error("{name}: the certificate is not of a CA; expected: one that may sign others")]
+    NoCa { name: String },
     #[error("{name}: the private key does not match the certificate")]
     Mismatch { name: String },
     #[error(
@@ -113,6 +115,11 @@ impl Ca {
     /// Reads one from PEM; `name` is for the error.
     pub fn read(name: &str, certificate: &str, key: &str) -> Result<Self, CertificateError> {
         let parsed = Parsed::read(name, certificate)?;
+        if !parsed.is_ca {
+            return Err(CertificateError::NoCa {
+                name: name.to_owned(),
+            });
+        }
         let pair = KeyPair::from_pem(key).map_err(|source| CertificateError::Key {
             name: name.to_owned(),
             source,
@@ -280,6 +287,7 @@ impl CaSet {
 
 /// What is read out of a certificate.
 struct Parsed {
+    is_ca: bool,
     public_key: Vec<u8>,
     not_before: Timestamp,
     not_after: Timestamp,
@@ -295,6 +303,7 @@ impl Parsed {
         let second = |time: i64| Timestamp::from_second(time).map_err(|_| unreadable());
         let validity = parsed.validity();
         Ok(Self {
+            is_ca: parsed.is_ca(),
             public_key: parsed.public_key().subject_public_key.data.to_vec(),
             not_before: second(validity.not_before.timestamp())?,
             not_after: second(validity.not_after.timestamp())?,
