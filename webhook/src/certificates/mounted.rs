@@ -30,12 +30,17 @@ pub fn read(directory: &Path) -> Result<ServingCertificate, MountedError> {
     });
     let certificate = certificate?;
     let parsed = Parsed::read(FILES[0], &certificate)?;
+    let issuer = issuer?;
+    if certificates(&issuer).next().is_none() {
+        let name = FILES[2].to_owned();
+        return Err(CertificateError::Certificate { name }.into());
+    }
     Ok(ServingCertificate {
         certificate,
         key: key?,
         created: parsed.not_before,
         expires: parsed.not_after,
-        issuer: issuer?,
+        issuer,
     })
 }
 
@@ -97,6 +102,13 @@ mod tests {
         assert_eq!(
             refused,
             "tls.crt: cannot read the certificate; expected: X.509 in PEM"
+        );
+        fs::write(directory.path().join(FILES[0]), &issued.certificate).unwrap();
+        fs::write(directory.path().join(FILES[2]), "").unwrap();
+        let refused = read(directory.path()).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "ca.crt: cannot read the certificate; expected: X.509 in PEM"
         );
     }
 }
