@@ -220,14 +220,20 @@ impl Reconciler {
         Err(ReconcileError::Conflict { object: SECRET })
     }
 
-    /// Issues and serves a new certificate of the CA that signs now, where one is due.
+    /// Issues and serves a new certificate of the CA that signs now, where one is due. While that CA is
+    /// not published, because somebody replaced those of the Secret, one that is trusted stays.
     fn issue_if_due(&mut self, live: &Value, now: Timestamp) -> Result<(), ReconcileError> {
         let lifetimes = &self.settings.lifetimes;
-        let Some(issuer) = self.cas.issuer(now, &published_bundle(live), lifetimes) else {
+        let published = published_bundle(live);
+        let Some(issuer) = self.cas.issuer(now, &published, lifetimes) else {
             return Ok(());
         };
+        let trusts = |issuer: &str| published.contains(issuer);
+        let stays = |one: &ServingCertificate| {
+            one.issuer == issuer.certificate || trusts(&one.issuer) && !trusts(&issuer.certificate)
+        };
         let current = self.serving.as_ref();
-        if current.is_some_and(|one| !one.is_due(now) && one.issuer == issuer.certificate) {
+        if current.is_some_and(|one| !one.is_due(now) && stays(one)) {
             return Ok(());
         }
         let serving = issuer
@@ -576,6 +582,29 @@ mod tests {
         mounted.reconcile(now).await.unwrap();
         own.reconcile(now).await.unwrap();
         assert_eq!(api.published().matches("BEGIN").count(), 2, "this one does");
+    }
+
+    #[tokio::test]
+    async fn serves_a_certificate_of_replaced_cas_after_these_are_published() {
+        let api = ApiServer::new();
+        api.accepts.store(true, Ordering::Relaxed);
+        let mut replica = api.replica(None);
+        let issuer = |replica: &Reconciler| replica.serving.as_ref().unwrap().issuer.clone();
+        let now: Timestamp = "2026-11-22T10:00:00Z".parse().unwrap();
+        replica.reconcile(now).await.unwrap();
+        let first = issuer(&replica);
+
+        let next = CaSet::default().renewed(now, &replica.settings.lifetimes);
+        let next = next.unwrap().unwrap();
+        api.secret.lock()["data"] = json!(next.write());
+        api.accepts.store(false, Ordering::Relaxed);
+        assert!(replica.reconcile(now).await.is_err());
+        assert_eq!(issuer(&replica), first, "the next CA is not published");
+        api.accepts.store(true, Ordering::Relaxed);
+        replica.reconcile(now).await.unwrap();
+        assert!(api.published().contains(&issuer(&replica)));
+        replica.reconcile(now).await.unwrap();
+        assert_eq!(issuer(&replica), next.bundle());
     }
 
     #[test]
