@@ -36,6 +36,8 @@ pub enum CertificateError {
     Certificate { name: String },
     #[error("{name}: cannot read the private key; expected: PEM of a kind that can sign")]
     Key { name: String, source: rcgen::Error },
+    #[error("{name}: the certificate is not of a CA; expected: one that may sign others")]
+    NoCa { name: String },
     #[error("{name}: the private key does not match the certificate")]
     Mismatch { name: String },
     #[error(
@@ -113,6 +115,11 @@ impl Ca {
     /// Reads one from PEM; `name` is for the error.
     pub fn read(name: &str, certificate: &str, key: &str) -> Result<Self, CertificateError> {
         let parsed = Parsed::read(name, certificate)?;
+        if !parsed.is_ca {
+            return Err(CertificateError::NoCa {
+                name: name.to_owned(),
+            });
+        }
         let pair = KeyPair::from_pem(key).map_err(|source| CertificateError::Key {
             name: name.to_owned(),
             source,
@@ -235,6 +242,18 @@ impl CaSet {
             .collect()
     }
 
+    /// The certificates of the published bundle that are of no CA here and have not expired, PEM:
+    /// replicas with other certificates may serve what they signed.
+    pub fn others(&self, published: &str, now: Timestamp) -> String {
+        let own = |one: &str| self.0.iter().any(|ca| ca.certificate.contains(one));
+        let expired = |one: &str| Parsed::read("", one).is_ok_and(|read| read.not_after <= now);
+        certificates(published)
+            .filter(|one| !own(one) && !expired(one))
+            .take(mounted::MAX_CAS)
+            .flat_map(|one| [one, "\n"])
+            .collect()
+    }
+
     /// The CAs as they should be at `now`: without the expired ones, and with a new one when the
     /// newest is due, or none is valid yet. `None` when nothing has to change.
     pub fn renewed(
@@ -268,6 +287,7 @@ impl CaSet {
 
 /// What is read out of a certificate.
 struct Parsed {
+    is_ca: bool,
     public_key: Vec<u8>,
     not_before: Timestamp,
     not_after: Timestamp,
@@ -283,6 +303,7 @@ impl Parsed {
         let second = |time: i64| Timestamp::from_second(time).map_err(|_| unreadable());
         let validity = parsed.validity();
         Ok(Self {
+            is_ca: parsed.is_ca(),
             public_key: parsed.public_key().subject_public_key.data.to_vec(),
             not_before: second(validity.not_before.timestamp())?,
             not_after: second(validity.not_after.timestamp())?,
@@ -326,6 +347,15 @@ impl fmt::Debug for ServingCertificate {
             .field("expires", &self.expires)
             .finish_non_exhaustive()
     }
+}
+
+/// The certificates of a bundle, PEM.
+fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
+    const END: &str = "-----END CERTIFICATE-----";
+    bundle
+        .split_inclusive(END)
+        .filter(|one| one.contains(END))
+        .map(str::trim)
 }
 
 fn utf8(bytes: &ByteString) -> String {

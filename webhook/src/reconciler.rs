@@ -14,7 +14,7 @@ use std::time::Duration;
 use aliquot_serve::Readiness;
 use aliquot_serve::tls::{self, Certificates};
 use futures::{Stream, StreamExt, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
@@ -50,6 +50,10 @@ const MAX_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 /// Changes within this time lead to one reconciliation.
 const SETTLE: Duration = Duration::from_millis(50);
+
+/// How long the bundle keeps the CAs of others: a rollout that turns cert-manager on or off
+/// replaces one replica after another.
+const OTHERS_KEPT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Reconciliations within one certificate's lifetime, so that renewal is never late.
 const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
@@ -115,6 +119,8 @@ pub struct Reconciler {
     serving: Option<ServingCertificate>,
     /// The CA of the mounted certificate, and since when this replica has seen it published.
     published: Option<(String, Timestamp)>,
+    /// The CAs of others in the published bundle, and since when this replica has seen them there.
+    others: Option<(String, Timestamp)>,
 }
 
 impl Reconciler {
@@ -136,6 +142,7 @@ impl Reconciler {
             cas: CaSet::default(),
             serving: None,
             published: None,
+            others: None,
         }
     }
 
@@ -169,7 +176,7 @@ impl Reconciler {
             } else {
                 self.cas = self.reconcile_secret(now).await?;
                 self.issue_if_due(&live, now)?;
-                self.cas.bundle()
+                self.cas.bundle() + &self.others(&published_bundle(&live), now)
             };
             if self.publish(&live, &bundle).await? {
                 if let Some(serving) = mounted {
@@ -213,14 +220,20 @@ impl Reconciler {
         Err(ReconcileError::Conflict { object: SECRET })
     }
 
-    /// Issues and serves a new certificate of the CA that signs now, where one is due.
+    /// Issues and serves a new certificate of the CA that signs now, where one is due. While that CA is
+    /// not published, because somebody replaced those of the Secret, one that is trusted stays.
     fn issue_if_due(&mut self, live: &Value, now: Timestamp) -> Result<(), ReconcileError> {
         let lifetimes = &self.settings.lifetimes;
-        let Some(issuer) = self.cas.issuer(now, &published_bundle(live), lifetimes) else {
+        let published = published_bundle(live);
+        let Some(issuer) = self.cas.issuer(now, &published, lifetimes) else {
             return Ok(());
         };
+        let trusts = |issuer: &str| published.contains(issuer);
+        let stays = |one: &ServingCertificate| {
+            one.issuer == issuer.certificate || trusts(&one.issuer) && !trusts(&issuer.certificate)
+        };
         let current = self.serving.as_ref();
-        if current.is_some_and(|one| !one.is_due(now) && one.issuer == issuer.certificate) {
+        if current.is_some_and(|one| !one.is_due(now) && stays(one)) {
             return Ok(());
         }
         let serving = issuer
@@ -230,6 +243,19 @@ impl Reconciler {
         self.serve(serving)
     }
 
+    /// The CAs of others that the bundle keeps: replicas with mounted certificates may still serve,
+    /// and would publish theirs again.
+    fn others(&mut self, published: &str, now: Timestamp) -> String {
+        let others = self.cas.others(published, now);
+        let since = seen(&mut self.others, &others, now);
+        if now < since + OTHERS_KEPT {
+            return others;
+        }
+        // A replica that still needs them publishes them again, for as long.
+        self.others = None;
+        String::new()
+    }
+
     /// Serves a mounted certificate once its CA has been published for so long that every API server has
     /// received it; at once where nothing else is valid.
     fn serve_published(
@@ -237,11 +263,7 @@ impl Reconciler {
         serving: ServingCertificate,
         now: Timestamp,
     ) -> Result<(), ReconcileError> {
-        let known = self.published.take();
-        let (issuer, since) = known
-            .filter(|(issuer, _)| *issuer == serving.issuer)
-            .unwrap_or_else(|| (serving.issuer.clone(), now));
-        self.published = Some((issuer, since));
+        let since = seen(&mut self.published, &serving.issuer, now);
         let valid = |one: &ServingCertificate| now < one.expires && one.issuer != serving.issuer;
         let received = now >= since + self.settings.lifetimes.publication_delay();
         if !received && self.serving.as_ref().is_some_and(valid) {
@@ -286,6 +308,13 @@ impl Reconciler {
         let patched = call("patch", NAME, request).await;
         Ok(unless_conflict(patched)?.is_some())
     }
+}
+
+/// Since when this replica has seen `text`, which it remembers.
+fn seen(last: &mut Option<(String, Timestamp)>, text: &str, now: Timestamp) -> Timestamp {
+    let known = last.take().filter(|(known, _)| known == text);
+    let first = || (text.to_owned(), now);
+    last.insert(known.unwrap_or_else(first)).1
 }
 
 fn params() -> PatchParams {
@@ -394,7 +423,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use axum::http::{Method, Request, Response};
-    use jiff::SignedDuration;
     use kube::client::Body;
     use parking_lot::Mutex;
     use prometheus_client::registry::Registry;
@@ -406,15 +434,52 @@ mod tests {
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-    /// The API server with the configuration, which it lets change only while it is told to.
+    /// The API server with configuration and Secret, which it lets change only while it is told to.
     #[derive(Clone)]
     struct ApiServer {
         configuration: Arc<Mutex<Value>>,
+        secret: Arc<Mutex<Value>>,
         accepts: Arc<AtomicBool>,
     }
 
     impl ApiServer {
+        fn new() -> Self {
+            let secret = json!({"metadata": {"name": SECRET, "namespace": "n"}});
+            Self {
+                configuration: Arc::new(Mutex::new(created())),
+                secret: Arc::new(Mutex::new(secret)),
+                accepts: Arc::default(),
+            }
+        }
+
+        /// A replica with the certificates that are mounted, or with its own.
+        fn replica(&self, mounted: Option<&Path>) -> Reconciler {
+            let settings = ReconcilerSettings {
+                namespace: "n".to_owned(),
+                names: vec!["w.n.svc".to_owned()],
+                lifetimes: Lifetimes {
+                    ca: HOUR * 24,
+                    serving: HOUR,
+                },
+                mounted: mounted.map(Path::to_owned),
+            };
+            let api = self.clone();
+            let client = Client::new(service_fn(move |request| api.clone().answer(request)), "n");
+            Reconciler::new(
+                settings,
+                client,
+                Certificates::none(),
+                Readiness::new([]),
+                Metrics::register(&mut Registry::default()),
+            )
+        }
+
+        fn published(&self) -> String {
+            published_bundle(&self.configuration.lock())
+        }
+
         async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+            let is_secret = request.uri().path().ends_with(SECRET);
             if request.method() == Method::PATCH {
                 if !self.accepts.load(Ordering::Relaxed) {
                     let mut answer = Response::new(Body::from(b"{}".to_vec()));
@@ -423,14 +488,23 @@ mod tests {
                 }
                 let body = request.into_body().collect_bytes().await.unwrap();
                 let patch: Value = serde_json::from_slice(&body).unwrap();
-                let bundle = &patch["webhooks"][0]["clientConfig"]["caBundle"];
-                let mut configuration = self.configuration.lock();
-                let webhooks = configuration["webhooks"].as_array_mut().unwrap();
-                for webhook in webhooks {
-                    webhook["clientConfig"]["caBundle"] = bundle.clone();
+                if is_secret {
+                    self.secret.lock()["data"] = patch["data"].clone();
+                } else {
+                    let bundle = &patch["webhooks"][0]["clientConfig"]["caBundle"];
+                    let mut configuration = self.configuration.lock();
+                    let webhooks = configuration["webhooks"].as_array_mut().unwrap();
+                    for webhook in webhooks {
+                        webhook["clientConfig"]["caBundle"] = bundle.clone();
+                    }
                 }
             }
-            let text = self.configuration.lock().to_string();
+            let object = if is_secret {
+                &self.secret
+            } else {
+                &self.configuration
+            };
+            let text = object.lock().to_string();
             Ok(Response::new(Body::from(text.into_bytes())))
         }
     }
@@ -451,28 +525,8 @@ mod tests {
     #[tokio::test]
     async fn serves_mounted_certificate_after_its_ca_is_published() {
         let directory = tempfile::tempdir().unwrap();
-        let settings = ReconcilerSettings {
-            namespace: "n".to_owned(),
-            names: vec!["w.n.svc".to_owned()],
-            lifetimes: Lifetimes {
-                ca: HOUR * 24,
-                serving: HOUR,
-            },
-            mounted: Some(directory.path().to_owned()),
-        };
-        let api = ApiServer {
-            configuration: Arc::new(Mutex::new(created())),
-            accepts: Arc::default(),
-        };
-        let (configuration, accepts) = (api.configuration.clone(), api.accepts.clone());
-        let client = Client::new(service_fn(move |request| api.clone().answer(request)), "n");
-        let mut reconciler = Reconciler::new(
-            settings,
-            client,
-            Certificates::none(),
-            Readiness::new([]),
-            Metrics::register(&mut Registry::default()),
-        );
+        let api = ApiServer::new();
+        let mut reconciler = api.replica(Some(directory.path()));
         let served = |reconciler: &Reconciler| {
             let serving = reconciler.serving.as_ref();
             serving.map(|serving| serving.certificate.clone())
@@ -482,15 +536,14 @@ mod tests {
         let first = mount(directory.path(), now);
         assert!(reconciler.reconcile(now).await.is_err());
         assert_eq!(served(&reconciler), None, "its CA is not published");
-        accepts.store(true, Ordering::Relaxed);
+        api.accepts.store(true, Ordering::Relaxed);
         reconciler.reconcile(now).await.unwrap();
         assert_eq!(served(&reconciler), Some(first.clone()));
 
         now += HOUR / 2;
         let second = mount(directory.path(), now);
         reconciler.reconcile(now).await.unwrap();
-        let published = published_bundle(&configuration.lock());
-        assert_eq!(published.matches("BEGIN").count(), 2);
+        assert_eq!(api.published().matches("BEGIN").count(), 2);
         assert_eq!(served(&reconciler), Some(first), "not received everywhere");
         now += SignedDuration::from_mins(1);
         reconciler.reconcile(now).await.unwrap();
@@ -500,6 +553,58 @@ mod tests {
         let third = mount(directory.path(), now);
         reconciler.reconcile(now).await.unwrap();
         assert_eq!(served(&reconciler), Some(third), "the second has expired");
+    }
+
+    #[tokio::test]
+    async fn replicas_with_own_and_with_mounted_certificates_are_trusted_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let api = ApiServer::new();
+        api.accepts.store(true, Ordering::Relaxed);
+        let mut now: Timestamp = "2026-11-22T10:00:00Z".parse().unwrap();
+        mount(directory.path(), now);
+        let mut mounted = api.replica(Some(directory.path()));
+        let mut own = api.replica(None);
+
+        for _ in 0..3 {
+            mounted.reconcile(now).await.unwrap();
+            own.reconcile(now).await.unwrap();
+            for replica in [&mounted, &own] {
+                let serving = replica.serving.as_ref().unwrap();
+                assert!(api.published().contains(serving.issuer.trim()));
+            }
+        }
+        let writes = [&mounted, &own].map(|one| one.metrics.configuration_writes.get());
+        assert_eq!(writes, [1, 1], "each publishes its CA once");
+
+        now += OTHERS_KEPT;
+        own.reconcile(now).await.unwrap();
+        assert_eq!(api.published(), own.cas.bundle(), "no rollout takes longer");
+        mounted.reconcile(now).await.unwrap();
+        own.reconcile(now).await.unwrap();
+        assert_eq!(api.published().matches("BEGIN").count(), 2, "this one does");
+    }
+
+    #[tokio::test]
+    async fn serves_a_certificate_of_replaced_cas_after_these_are_published() {
+        let api = ApiServer::new();
+        api.accepts.store(true, Ordering::Relaxed);
+        let mut replica = api.replica(None);
+        let issuer = |replica: &Reconciler| replica.serving.as_ref().unwrap().issuer.clone();
+        let now: Timestamp = "2026-11-22T10:00:00Z".parse().unwrap();
+        replica.reconcile(now).await.unwrap();
+        let first = issuer(&replica);
+
+        let next = CaSet::default().renewed(now, &replica.settings.lifetimes);
+        let next = next.unwrap().unwrap();
+        api.secret.lock()["data"] = json!(next.write());
+        api.accepts.store(false, Ordering::Relaxed);
+        assert!(replica.reconcile(now).await.is_err());
+        assert_eq!(issuer(&replica), first, "the next CA is not published");
+        api.accepts.store(true, Ordering::Relaxed);
+        replica.reconcile(now).await.unwrap();
+        assert!(api.published().contains(&issuer(&replica)));
+        replica.reconcile(now).await.unwrap();
+        assert_eq!(issuer(&replica), next.bundle());
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{CertificateError, Parsed, ServingCertificate};
+use super::{CertificateError, Parsed, ServingCertificate, certificates};
 
 /// The maximum number of CAs that are published at once.
-const MAX_CAS: usize = 3;
+pub(super) const MAX_CAS: usize = 3;
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// Why the files cannot be used. The certificate that was read before stays in use.
@@ -30,28 +30,28 @@ pub fn read(directory: &Path) -> Result<ServingCertificate, MountedError> {
     });
     let certificate = certificate?;
     let parsed = Parsed::read(FILES[0], &certificate)?;
+    let issuer = issuer?;
+    if certificates(&issuer).next().is_none() {
+        let name = FILES[2].to_owned();
+        return Err(CertificateError::Certificate { name }.into());
+    }
     Ok(ServingCertificate {
         certificate,
         key: key?,
         created: parsed.not_before,
         expires: parsed.not_after,
-        issuer: issuer?,
+        issuer,
     })
 }
 
 /// The bundle to publish: this issuer first where the published bundle lacks it, then the
 /// published ones. So the API server trusts replicas that read the directory at different times.
 pub fn bundle(issuer: &str, published: &str) -> String {
-    const END: &str = "-----END CERTIFICATE-----";
     let issuer = issuer.trim();
     if published.contains(issuer) {
         return published.to_owned();
     }
-    let previous = published
-        .split_inclusive(END)
-        .filter(|one| one.contains(END))
-        .take(MAX_CAS - 1)
-        .map(str::trim);
+    let previous = certificates(published).take(MAX_CAS - 1);
     let all: Vec<&str> = std::iter::once(issuer).chain(previous).collect();
     all.join("\n") + "\n"
 }
@@ -102,6 +102,13 @@ mod tests {
         assert_eq!(
             refused,
             "tls.crt: cannot read the certificate; expected: X.509 in PEM"
+        );
+        fs::write(directory.path().join(FILES[0]), &issued.certificate).unwrap();
+        fs::write(directory.path().join(FILES[2]), "").unwrap();
+        let refused = read(directory.path()).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "ca.crt: cannot read the certificate; expected: X.509 in PEM"
         );
     }
 }

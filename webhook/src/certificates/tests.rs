@@ -112,6 +112,10 @@ fn reports_and_skips_broken_secret_entries() {
     let certificate = data[&name(0, "crt")].clone();
     let key = other.write()[&name(9, "key")].clone();
     data.insert("half.crt".to_owned(), certificate.clone());
+    let ca = &good.0[0];
+    let leaf = ca.issue(&names(), at(0), LIFETIMES.serving).unwrap();
+    data.insert("leaf.crt".to_owned(), ByteString(leaf.certificate.into()));
+    data.insert("leaf.key".to_owned(), ByteString(leaf.key.into()));
     data.insert("junk.crt".to_owned(), ByteString(b"junk".to_vec()));
     data.insert("junk.key".to_owned(), key.clone());
     data.insert("mixed.crt".to_owned(), certificate);
@@ -124,6 +128,7 @@ fn reports_and_skips_broken_secret_entries() {
         [
             "half: the certificate or its private key is missing; expected: half.crt and half.key",
             "junk: cannot read the certificate; expected: X.509 in PEM",
+            "leaf: the certificate is not of a CA; expected: one that may sign others",
             "mixed: the private key does not match the certificate",
         ]
     );
