@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replicas_with_own_and_with_mounted_certificates_are_trusted_together() {
+    async fn own_and_mounted_certificates_are_trusted_together() {
         let directory = tempfile::tempdir().unwrap();
         let api = ApiServer::new();
         api.accepts.store(true, Ordering::Relaxed);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn serves_a_certificate_of_replaced_cas_after_these_are_published() {
+    async fn serves_certificate_of_replaced_cas_after_their_publication() {
         let api = ApiServer::new();
         api.accepts.store(true, Ordering::Relaxed);
         let mut replica = api.replica(None);
