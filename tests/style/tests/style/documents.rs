@@ -1,6 +1,8 @@
 //! The documents match the repository.
 
-use aliquot_style::documents::{rights_without_reason, section, table_rows, unheld, unproved};
+use aliquot_style::documents::{
+    names, rights_without_reason, section, table_rows, unheld, unproved,
+};
 use aliquot_style::tree;
 
 fn none(errors: &[String]) {
@@ -13,6 +15,29 @@ fn every_promised_figure_names_a_command() {
     let makefile = tree::read("Makefile").unwrap();
     assert!(!table_rows(&specification).is_empty());
     none(&unproved(&specification, &makefile));
+}
+
+#[test]
+fn benchmarks_repeat_measured_figures() {
+    let specification = tree::read("docs/SPECIFICATION.md").unwrap();
+    let benchmarks = tree::read("docs/guides/benchmarks.md").unwrap();
+    let promised = table_rows(&specification);
+    let mut named = 0;
+    for row in table_rows(&benchmarks) {
+        let &[_, name, figure, ..] = row.as_slice() else {
+            continue;
+        };
+        let number = figure.trim_end_matches(|last: char| !last.is_ascii_digit());
+        for name in names(name) {
+            let is_measured = |cells: &Vec<&str>| {
+                matches!(cells[..], [_, of, _, measured, _]
+                    if names(of).contains(&name) && measured.contains(number))
+            };
+            assert!(promised.iter().any(is_measured), "{name}: {figure}");
+            named += 1;
+        }
+    }
+    assert!(named > 0);
 }
 
 #[test]
