@@ -12,6 +12,7 @@ use kube::config::Kubeconfig;
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::wait::{OrNotYet as _, PATIENCE, eventually};
 
 /// How long a helper program may run: less than any client's own timeout.
 const PROGRAM: Duration = Duration::from_mins(3);
@@ -93,6 +94,20 @@ impl Cluster {
         let mut all = vec!["kubectl", &config];
         all.extend_from_slice(args);
         self.tool(&self.binaries.join("kubebox"), &all).await
+    }
+
+    /// Waits until the API server serves every definition of custom resources. kubectl does not wait
+    /// for one that has no status yet.
+    ///
+    /// # Errors
+    /// One of them is not served.
+    pub async fn wait_established(&self) -> Result<()> {
+        let wait = ["wait", "--for=condition=Established", "crd", "--all"];
+        eventually(PATIENCE, "every definition to be served", || async {
+            self.kubectl(&wait).await?.success().or_not_yet()?;
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Runs a command in a container.

@@ -81,8 +81,7 @@ pub(crate) async fn are_accepted(on: Arc<ChartCluster>) -> Result<()> {
         let apply = ["apply", "--server-side", "-f", &*file.to_string_lossy()];
         cluster.kubectl(&apply).await?.success()?;
     }
-    let established = ["wait", "--for=condition=Established", "crd", "--all"];
-    cluster.kubectl(&established).await?.success()?;
+    cluster.wait_established().await?;
     let file = cluster.state_dir().join("parts.json");
     std::fs::write(&file, values().to_string())?;
     let (chart, file) = (chart(), file.to_string_lossy());

@@ -33,8 +33,7 @@ pub(crate) async fn manifests(stack: Arc<Stack>) -> Result<()> {
     // Some are too large for the annotation of a client's apply.
     let apply = ["apply", "--server-side", "-f", definitions];
     cluster.kubectl(&apply).await?.success()?;
-    let established = ["wait", "--for=condition=Established", "crd", "--all"];
-    cluster.kubectl(&established).await?.success()?;
+    cluster.wait_established().await?;
 
     let mut kinds = Vec::new();
     let mut shares = Vec::new();

@@ -60,10 +60,7 @@ async fn parts(stack: Arc<Stack>) -> Result<()> {
     let crds = program.with_file_name("crds");
     let crds = crds.to_str().context("the cache's path is no text")?;
     cluster.kubectl(&["apply", "-f", crds]).await?.success()?;
-    cluster
-        .kubectl(&["wait", "--for=condition=Established", "crd", "--all"])
-        .await?
-        .success()?;
+    cluster.wait_established().await?;
     let types = stack.write("instance-types.json", &fleet::instance_types().to_string())?;
     let pool = stack.write("pool.json", &fleet::pool().to_string())?;
     let (types, pool) = (types.display().to_string(), pool.display().to_string());

@@ -57,8 +57,7 @@ async fn started(cluster: &Cluster) -> Result<(Part, String)> {
     let definitions = definitions.to_string_lossy().into_owned();
     let apply = ["apply", "--server-side", "-f", &definitions];
     cluster.kubectl(&apply).await?.success()?;
-    let wait = ["wait", "--for=condition=Established", "crd", "--all"];
-    cluster.kubectl(&wait).await?.success()?;
+    cluster.wait_established().await?;
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig().display());
     let controller = cluster.start_part("cert-manager", program, &[&kubeconfig], &[])?;
     Ok((controller, definitions))
