@@ -47,11 +47,12 @@ fn names_gpus_that_the_driver_does_not_list() {
     let note = |gpu: &str, call| nvml::Note {
         gpu: Some(gpu.to_owned()),
         call,
-        problem: "not supported".to_owned(),
+        problem: "refused".to_owned(),
     };
     known.notes = vec![
         note(A, "nvmlDeviceGetMinorNumber"),
         note("index 0", "nvmlDeviceGetHandleByIndex_v2"),
+        note("index 3", "nvmlDeviceGetHandleByIndex_v2"),
         note("GPU-c", "nvmlDeviceGetMemoryInfo"),
     ];
     let placed = accepted(
@@ -65,17 +66,18 @@ fn names_gpus_that_the_driver_does_not_list() {
         let text = |one: DeviceFailure| format!("{}: {}; {}", one.gpu, one.cause, one.recovery);
         found.map(text).collect()
     };
-    let unreadable =
-        "GPU-c: cannot be shared: nvmlDeviceGetMemoryInfo: not supported; another driver";
+    let unreadable = "GPU-c: cannot be shared: nvmlDeviceGetMemoryInfo: refused; another driver";
+    let lost = "index 3: cannot be shared: nvmlDeviceGetHandleByIndex_v2: refused; reset-gpu";
     assert_eq!(
         shown(&pods),
         [
             "GPU-b: the driver no longer lists it; drain-node",
             unreadable,
             "GPU-d: the driver no longer lists it; drain-node",
+            lost,
         ]
     );
-    assert_eq!(shown(&[]), [unreadable], "nobody is left on the others");
+    assert_eq!(shown(&[]), [unreadable, lost], "nobody is left on the others");
 }
 
 #[test]
