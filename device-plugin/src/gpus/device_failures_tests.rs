@@ -81,6 +81,27 @@ fn names_gpus_that_the_driver_does_not_list() {
 }
 
 #[test]
+fn gpu_has_failed_when_the_driver_does_not_list_it_for_ten_seconds() {
+    let start = Instant::now();
+    let mut unlisted = UnlistedGpus::default();
+    for (seconds, is_listed, has_failed) in [
+        (0, false, false),
+        (9, false, false),
+        (10, false, true),
+        (20, true, false),
+        (21, false, false),
+        (31, false, true),
+    ] {
+        let now = start + Duration::from_secs(seconds);
+        let absent = (!is_listed).then(|| xid(B, 79));
+        let failed = unlisted.failed(Vec::from_iter(absent), now);
+        assert_eq!(!failed.is_empty(), has_failed, "after {seconds} s");
+        let is_pending = !is_listed && !has_failed;
+        assert_eq!(unlisted.is_pending(now), is_pending, "after {seconds} s");
+    }
+}
+
+#[test]
 fn diagnoses_device_by_health_and_xid_table() {
     use Recovery::{DrainNode, FabricRegistration, ResetGpu};
     use nvml::DriverHealth::{Lost, RecoveryRequested, Xid};
