@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aliquot_core::Mib;
@@ -15,7 +16,7 @@ use crate::events::{self, EventSet};
 use crate::facts::{
     DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, RecordedError,
 };
-use crate::inventory::{note, read_gpu};
+use crate::inventory::{omission, read_gpu};
 use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
 use crate::xid::XidActions;
@@ -50,6 +51,8 @@ pub struct Nvml {
     // Before `library`, so that the set is gone before the library.
     subscription: Mutex<EventSubscription>,
     gpus: Mutex<BTreeMap<String, KnownGpu>>,
+    /// The last inventory lacks a GPU that was never read and may be readable later.
+    has_unread_gpus: AtomicBool,
     xids: XidActions,
     library: nvml_wrapper::Nvml,
 }
@@ -107,6 +110,7 @@ impl Nvml {
         Ok(Self {
             subscription: Mutex::default(),
             gpus: Mutex::new(BTreeMap::new()),
+            has_unread_gpus: AtomicBool::new(false),
             xids: options.xids,
             library,
         })
@@ -116,28 +120,33 @@ impl Nvml {
         &self.library
     }
 
-    fn read_all_gpus(&self) -> Result<(Vec<GpuFacts>, Vec<Note>), NvmlError> {
+    /// The GPUs that can be read now, how many others may be readable later, and notes.
+    fn read_all_gpus(&self) -> Result<(Vec<GpuFacts>, usize, Vec<Note>), NvmlError> {
         let count = self.library.device_count().map_err(NvmlError::Count)?;
         let (mut gpus, mut devices, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut unread = 0;
         for index in 0..count {
-            let device = match self.library.device_by_index(index) {
-                Ok(device) => device,
-                Err(e) => {
-                    let place = format!("index {index}");
-                    notes.push(note(&place, "nvmlDeviceGetHandleByIndex_v2", &e));
-                    continue;
-                }
-            };
-            match read_gpu(&self.library, &device, index, &mut notes) {
-                Ok(facts) => {
+            let device = self.library.device_by_index(index).map_err(|e| {
+                let place = format!("index {index}");
+                omission(&place, "nvmlDeviceGetHandleByIndex_v2", &e)
+            });
+            let read = device.and_then(|device| {
+                let facts = read_gpu(&self.library, &device, index, &mut notes)?;
+                Ok((facts, device))
+            });
+            match read {
+                Ok((facts, device)) => {
                     gpus.push(facts);
                     devices.push(device);
                 }
-                Err(left_out) => notes.push(left_out),
+                Err(omission) => {
+                    unread += usize::from(!omission.is_unsupported);
+                    notes.push(omission.note);
+                }
             }
         }
         fill_links(&self.library, &mut gpus, &devices, &mut notes);
-        Ok((gpus, notes))
+        Ok((gpus, unread, notes))
     }
 
     /// The GPUs that answer now, so that events can be registered.
@@ -175,10 +184,11 @@ impl Nvml {
         }
     }
 
-    /// Initialises NVML again while a GPU is lost: one that was reset or put back since may be reported
-    /// as lost for as long as NVML stays initialised.
+    /// Initialises NVML again while a GPU is lost, or was never read: one that was reset or put back
+    /// since may be reported as lost for as long as NVML stays initialised.
     fn reopen_for_lost_gpus(&self) -> Result<(), NvmlError> {
-        if !self.gpus.lock().values().any(KnownGpu::is_lost) {
+        let is_unread = self.has_unread_gpus.load(Ordering::Relaxed);
+        if !is_unread && !self.gpus.lock().values().any(KnownGpu::is_lost) {
             return Ok(());
         }
         // Held, so that nobody waits for events of a set that this ends.
@@ -217,7 +227,8 @@ impl Driver for Nvml {
             .library
             .sys_driver_version()
             .map_err(NvmlError::DriverVersion)?;
-        let (gpus, notes) = self.read_all_gpus()?;
+        let (gpus, unread, notes) = self.read_all_gpus()?;
+        let listed = gpus.len() + unread;
         let mut known = self.gpus.lock();
         for facts in gpus {
             if let Some(gpu) = known.get_mut(&facts.uuid) {
@@ -226,6 +237,8 @@ impl Driver for Nvml {
                 known.insert(facts.uuid.clone(), KnownGpu::new(facts));
             }
         }
+        self.has_unread_gpus
+            .store(known.len() < listed, Ordering::Relaxed);
         let mut gpus: Vec<GpuFacts> = known.values().map(|gpu| gpu.facts.clone()).collect();
         gpus.sort_by_key(|gpu| gpu.index);
         Ok(DriverInventory {

@@ -12,22 +12,29 @@ use crate::calls::memory;
 use crate::facts::{GpuFacts, Note};
 use crate::mig::{self, MigLayout, MigMode};
 
+/// Why the inventory omits a GPU.
+pub(crate) struct Omission {
+    pub(crate) note: Note,
+    /// The GPU lacks what was asked: it will never answer.
+    pub(crate) is_unsupported: bool,
+}
+
 /// Reads one GPU, without its links; `Err` says why the inventory omits it.
 pub(crate) fn read_gpu(
     nvml: &Nvml,
     device: &Device,
     index: u32,
     notes: &mut Vec<Note>,
-) -> Result<GpuFacts, Note> {
+) -> Result<GpuFacts, Omission> {
     let place = format!("index {index}");
     let uuid = device
         .uuid()
-        .map_err(|e| note(&place, "nvmlDeviceGetUUID", &e))?;
+        .map_err(|e| omission(&place, "nvmlDeviceGetUUID", &e))?;
     let model = device
         .name()
-        .map_err(|e| note(&uuid, "nvmlDeviceGetName", &e))?;
+        .map_err(|e| omission(&uuid, "nvmlDeviceGetName", &e))?;
     let (memory, reserved) =
-        memory(nvml, device).map_err(|e| note(&uuid, "nvmlDeviceGetMemoryInfo", &e))?;
+        memory(nvml, device).map_err(|e| omission(&uuid, "nvmlDeviceGetMemoryInfo", &e))?;
 
     let mut collector = NoteCollector {
         gpu: uuid.clone(),
@@ -86,11 +93,14 @@ fn first_bit(words: &[std::ffi::c_ulong]) -> Option<u32> {
     (word != 0).then(|| word.trailing_zeros())
 }
 
-pub(crate) fn note(gpu: &str, call: &'static str, error: &Cause) -> Note {
-    Note {
-        gpu: Some(gpu.to_owned()),
-        call,
-        problem: error.to_string(),
+pub(crate) fn omission(gpu: &str, call: &'static str, error: &Cause) -> Omission {
+    Omission {
+        note: Note {
+            gpu: Some(gpu.to_owned()),
+            call,
+            problem: error.to_string(),
+        },
+        is_unsupported: matches!(error, Cause::NotSupported),
     }
 }
 

@@ -43,7 +43,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(uintptr_t)(index + 1);
-    return 0;
+    return refusal();
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
@@ -60,7 +60,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
 #ifndef EVENTS
     if (device != (void *)1)
-        return 999;
+        return 3;
 #endif
     strncpy(name, "Tesla V100", length);
     return 0;

@@ -112,6 +112,20 @@ fn gpu_is_lost_only_if_the_driver_says_so_and_returns_when_nvml_is_opened_again(
 }
 
 #[test]
+fn gpu_that_is_lost_at_the_start_is_read_when_nvml_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("answer");
+    let define = format!("-DANSWER=\"{}\"", answer.display());
+    let driver = open(folder.path(), &[&*define]);
+    let (ok, is_lost) = ("0", "15");
+    std::fs::write(&answer, is_lost).unwrap();
+    assert!(driver.inventory().unwrap().gpus.is_empty());
+    std::fs::write(&answer, ok).unwrap();
+    let health = driver.health().unwrap();
+    assert_eq!((health.len(), &health[0].health), (1, &DriverHealth::Ok));
+}
+
+#[test]
 fn driver_that_is_opened_for_each_use_is_opened_again_for_a_lost_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let answer = folder.path().join("answer");

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_core::inventory::{Gpu, RefusedPod};
 use aliquot_core::mig::published::MigPlacement;
@@ -13,9 +14,14 @@ use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
 use aliquot_nvml::{self as nvml, XidAction, XidActions};
 use clap::ValueEnum;
+use tokio::time::Instant;
 
 use crate::gpus::allocatable::{AllocatedIds, parent_gpu};
 use crate::pods::pod::{Phase, Pod};
+
+/// A GPU that the driver does not list for this long has failed. When the agent starts, a call may
+/// fail once, and after a boot a GPU may be a second late.
+const ABSENCE: Duration = Duration::from_secs(10);
 
 /// What happens to the pods on a device that is out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -182,7 +188,11 @@ pub fn unlisted(
     for note in &facts.notes {
         if let Some(gpu) = note.gpu.as_deref().filter(|gpu| !is_listed(gpu)) {
             let cause = format!("cannot be shared: {}: {}", note.call, note.problem);
-            add(gpu, cause, Recovery::OtherDriver);
+            let recovery = match note.call {
+                "nvmlDeviceGetMemoryInfo" => Recovery::OtherDriver,
+                _ => Recovery::ResetGpu,
+            };
+            add(gpu, cause, recovery);
         }
     }
     for device in shares.iter().flat_map(|share| share.uses().keys()) {
@@ -194,6 +204,28 @@ pub fn unlisted(
         }
     }
     found.into_values().collect()
+}
+
+/// Since when the driver does not list GPUs.
+#[derive(Debug, Default)]
+pub struct UnlistedGpus(BTreeMap<GpuUuid, Instant>);
+
+impl UnlistedGpus {
+    /// Those of the [`unlisted`] that have failed by now.
+    pub fn failed(&mut self, mut unlisted: Vec<DeviceFailure>, now: Instant) -> Vec<DeviceFailure> {
+        let since = unlisted.iter().map(|failure| {
+            let since = self.0.get(&failure.gpu).copied();
+            (failure.gpu.clone(), since.unwrap_or(now))
+        });
+        self.0 = since.collect();
+        unlisted.retain(|failure| now - self.0[&failure.gpu] >= ABSENCE);
+        unlisted
+    }
+
+    /// Whether one of them has not failed yet.
+    pub fn is_pending(&self, now: Instant) -> bool {
+        self.0.values().any(|since| now - *since < ABSENCE)
+    }
 }
 
 /// The device ids of pods that live here. They are never shown as unhealthy or removed, whatever

@@ -47,11 +47,12 @@ fn names_gpus_that_the_driver_does_not_list() {
     let note = |gpu: &str, call| nvml::Note {
         gpu: Some(gpu.to_owned()),
         call,
-        problem: "not supported".to_owned(),
+        problem: "refused".to_owned(),
     };
     known.notes = vec![
         note(A, "nvmlDeviceGetMinorNumber"),
         note("index 0", "nvmlDeviceGetHandleByIndex_v2"),
+        note("index 3", "nvmlDeviceGetHandleByIndex_v2"),
         note("GPU-c", "nvmlDeviceGetMemoryInfo"),
     ];
     let placed = accepted(
@@ -65,17 +66,39 @@ fn names_gpus_that_the_driver_does_not_list() {
         let text = |one: DeviceFailure| format!("{}: {}; {}", one.gpu, one.cause, one.recovery);
         found.map(text).collect()
     };
-    let unreadable =
-        "GPU-c: cannot be shared: nvmlDeviceGetMemoryInfo: not supported; another driver";
+    let unreadable = "GPU-c: cannot be shared: nvmlDeviceGetMemoryInfo: refused; another driver";
+    let lost = "index 3: cannot be shared: nvmlDeviceGetHandleByIndex_v2: refused; reset-gpu";
     assert_eq!(
         shown(&pods),
         [
             "GPU-b: the driver no longer lists it; drain-node",
             unreadable,
             "GPU-d: the driver no longer lists it; drain-node",
+            lost,
         ]
     );
-    assert_eq!(shown(&[]), [unreadable], "nobody is left on the others");
+    assert_eq!(shown(&[]), [unreadable, lost], "nobody is left on the others");
+}
+
+#[test]
+fn gpu_has_failed_when_the_driver_does_not_list_it_for_ten_seconds() {
+    let start = Instant::now();
+    let mut unlisted = UnlistedGpus::default();
+    for (seconds, is_listed, has_failed) in [
+        (0, false, false),
+        (9, false, false),
+        (10, false, true),
+        (20, true, false),
+        (21, false, false),
+        (31, false, true),
+    ] {
+        let now = start + Duration::from_secs(seconds);
+        let absent = (!is_listed).then(|| xid(B, 79));
+        let failed = unlisted.failed(Vec::from_iter(absent), now);
+        assert_eq!(!failed.is_empty(), has_failed, "after {seconds} s");
+        let is_pending = !is_listed && !has_failed;
+        assert_eq!(unlisted.is_pending(now), is_pending, "after {seconds} s");
+    }
 }
 
 #[test]

@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::allocatable::AllocatedIds;
-use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
+use crate::gpus::device_failures::{
+    self, FailurePodPolicy, NodeFailures, ReportedFailures, UnlistedGpus,
+};
 use crate::gpus::inventory::GpuReadings;
 use crate::health::errors::ErrorRecord;
 use crate::metrics::{Metrics, set_count};
@@ -60,6 +62,7 @@ struct Readings {
     health: Vec<DeviceHealth>,
     allocated_ids: AllocatedIds,
     reported: ReportedFailures,
+    unlisted: UnlistedGpus,
     /// GPUs whose MIG layout the driver did not report; the last known one is used.
     unread_layouts: BTreeSet<String>,
     reported_errors: HashMap<(String, u64), Instant>,
@@ -82,6 +85,7 @@ impl HealthMonitor {
             health,
             allocated_ids: AllocatedIds::new(),
             reported: ReportedFailures::default(),
+            unlisted: UnlistedGpus::default(),
             unread_layouts: unread,
             reported_errors: HashMap::new(),
         });
@@ -157,7 +161,10 @@ impl HealthMonitor {
         for event in seen_events {
             self.report_event(event);
         }
-        let unread = !self.state.lock().unread_layouts.is_empty();
+        let unread = {
+            let state = self.state.lock();
+            !state.unread_layouts.is_empty() || state.unlisted.is_pending(Instant::now())
+        };
         let changed = seen_events
             .iter()
             .any(|event| !matches!(event, GpuEvent::Xid { ignored: true, .. }));
@@ -204,7 +211,8 @@ impl HealthMonitor {
         }
         let pods = self.allocations.pods.in_order();
         let shares = self.accepted();
-        failed.extend(device_failures::unlisted(&state.facts, &shares, &pods));
+        let unlisted = device_failures::unlisted(&state.facts, &shares, &pods);
+        failed.extend(state.unlisted.failed(unlisted, Instant::now()));
         set_count(&self.metrics.unhealthy_gpus, failed.len());
         let synced = self.allocations.pods.synced();
         match self.allocations.entries() {

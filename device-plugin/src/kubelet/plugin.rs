@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VOID};
 use aliquot_node_state::device_id::{AnswerName, DeviceIds};
 use futures::Stream;
 use futures::stream::{BoxStream, StreamExt};
@@ -194,9 +195,11 @@ impl DevicePlugin for Plugin {
             let cdi_devices = vec![api::CdiDevice {
                 name: name.qualified(),
             }];
+            // Below a runtime that ignores CDI, NVIDIA's would open the GPUs that the image asks for.
+            let envs = [(NVIDIA_VISIBLE.to_owned(), VOID.to_owned())].into();
             answer
                 .container_responses
-                .push(api::ContainerAllocateResponse { cdi_devices });
+                .push(api::ContainerAllocateResponse { envs, cdi_devices });
         }
         self.handlers.metrics.seconds.since("allocate", began);
         Ok(Response::new(answer))

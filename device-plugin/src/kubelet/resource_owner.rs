@@ -3,7 +3,7 @@
 //! replaces the registered device ids, but containers get devices from the other plugin. Another
 //! plugin is only reported: two plugins that register again would take turns forever.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,16 +28,20 @@ pub const RESOURCE_TAKEN: &str = "AliquotResourceTaken";
 
 /// Least time between two checks, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
-/// How long the kubelet's list must differ from ours: it reads and stores ours later, a busy one much
+/// How long the kubelet's list must be none of ours: it reads and stores ours later, a busy one much
 /// later. What another plugin allocates is noticed at once.
 const SETTLED_AFTER: Duration = Duration::from_mins(1);
+/// How many lists are remembered: while the kubelet cannot store ours, as on a full disk, it keeps one
+/// that it was sent before.
+const REMEMBERED: usize = 16;
 
 /// What the kubelet was last sent of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdvertisedList {
     /// The number of the stream. The kubelet opens one after each registration.
     pub stream: u64,
-    pub healthy: DeviceIds,
+    /// The healthy devices of each list, the newest last.
+    pub sent: VecDeque<DeviceIds>,
 }
 
 /// What the kubelet was last sent of each resource. Clones share it.
@@ -54,9 +58,15 @@ impl AdvertisedLists {
     /// A list is sent on the last stream of a resource.
     pub fn record(&self, resource: &str, devices: &[Device]) {
         let healthy = devices.iter().filter(|device| device.health == HEALTHY);
-        let healthy = healthy.map(|device| device.id.clone()).collect();
+        let healthy: DeviceIds = healthy.map(|device| device.id.clone()).collect();
         let mut lists = self.0.lock();
-        lists.entry(resource.to_owned()).or_default().healthy = healthy;
+        let sent = &mut lists.entry(resource.to_owned()).or_default().sent;
+        if sent.back() != Some(&healthy) {
+            sent.push_back(healthy);
+            if sent.len() > REMEMBERED {
+                sent.pop_front();
+            }
+        }
     }
 
     /// The lists of these resources; `None` while the kubelet has not asked for each.
@@ -105,7 +115,7 @@ impl ResourceOwners {
         for (resource, list) in advertised {
             let history = self.0.entry(resource.clone()).or_default();
             let registered = registered.get(resource);
-            let foreign = registered.filter(|ids| is_foreign(ids, &list.healthy));
+            let foreign = registered.filter(|ids| is_foreign(ids, &list.sent));
             let allocated = foreign_allocations(entries, resource);
             history.update(list.stream, foreign, allocated, now);
             taken.extend(history.taken.as_ref().map(|(_, ids)| TakenResource {
@@ -151,11 +161,11 @@ impl ResourceHistory {
     }
 }
 
-/// Whether the kubelet's list is another plugin's. A list replaces the one before as a whole, so
-/// ids are not compared one by one: NVIDIA's replicas may be named like ours. None is registered
-/// while no plugin of the resource is connected.
-fn is_foreign(registered: &DeviceIds, ours: &DeviceIds) -> bool {
-    !registered.is_empty() && registered != ours
+/// Whether the kubelet's list is another plugin's: none that we sent. A list replaces the one
+/// before as a whole, so ids are not compared one by one: NVIDIA's replicas may be named like ours.
+/// None is registered while no plugin of the resource is connected.
+fn is_foreign(registered: &DeviceIds, sent: &VecDeque<DeviceIds>) -> bool {
+    !registered.is_empty() && !sent.contains(registered)
 }
 
 /// The device ids of the containers whose Allocate answer for a resource is not ours.
@@ -284,6 +294,8 @@ mod tests {
     #[derive(Default)]
     struct Agent {
         stream: u64,
+        /// The lists before [`OURS`].
+        earlier: Vec<DeviceIds>,
         owners: ResourceOwners,
         entries: Vec<CheckpointEntry>,
     }
@@ -291,9 +303,11 @@ mod tests {
     impl Agent {
         /// Checks `seconds` after the start, when the kubelet has `registered`.
         fn check(&mut self, start: Instant, seconds: u64, registered: &[&str], expected: &[&str]) {
+            let mut sent = VecDeque::from(self.earlier.clone());
+            sent.push_back(ids(&OURS));
             let list = AdvertisedList {
                 stream: self.stream,
-                healthy: ids(&OURS),
+                sent,
             };
             let file = serde_json::json!({"Data": {"RegisteredDevices": {RESOURCE: registered}}});
             let registered = parse_registered(file.to_string().as_bytes(), Path::new("/k/cp"));
@@ -348,6 +362,10 @@ mod tests {
         agent.stream += 1;
         agent.check(start, 200, &["GPU-a"], &[]);
         agent.check(start, 201, &OURS, &[]);
+        // The kubelet cannot store our last list.
+        agent.earlier.push(ids(&OURS[..1]));
+        agent.check(start, 300, &OURS[..1], &[]);
+        agent.check(start, 900, &OURS[..1], &[]);
     }
 
     #[test]
@@ -400,11 +418,14 @@ mod tests {
             lists.record(RESOURCE, &devices);
             let list = AdvertisedList {
                 stream,
-                healthy: ids(&OURS[..1]),
+                sent: [ids(&OURS[..1])].into(),
             };
             let expected = [(RESOURCE.to_owned(), list)].into();
             assert_eq!(lists.all_of(&resources), Some(expected));
         }
         assert_eq!(lists.all_of(&BTreeSet::new()), Some(BTreeMap::new()));
+        lists.record(RESOURCE, &[device(OURS[1], HEALTHY)]);
+        let all = lists.all_of(&resources).expect("known");
+        assert_eq!(all[RESOURCE].sent, [ids(&OURS[..1]), ids(&OURS[1..])]);
     }
 }

@@ -36,6 +36,8 @@ struct Scripted {
     gone: AtomicBool,
     /// Readings of the health that failed so.
     failed: AtomicUsize,
+    /// `GPU-b` is not listed.
+    lacks_b: AtomicBool,
 }
 
 impl Driver for Scripted {
@@ -43,7 +45,11 @@ impl Driver for Scripted {
         if self.gone.load(Ordering::SeqCst) {
             return Err(no_driver());
         }
-        TwoGpus.inventory()
+        let mut found = TwoGpus.inventory()?;
+        if self.lacks_b.load(Ordering::SeqCst) {
+            found.gpus.retain(|gpu| gpu.uuid != "GPU-b");
+        }
+        Ok(found)
     }
 
     /// Of `GPU-a`.
@@ -96,6 +102,7 @@ async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> W
         events: Mutex::new(event_rx),
         gone: AtomicBool::new(false),
         failed: AtomicUsize::new(0),
+        lacks_b: AtomicBool::new(false),
     });
     let (queue, notes) = event::queue();
     let care = FailureHandling {
@@ -258,6 +265,18 @@ async fn detects_lost_gpu_without_driver_events() {
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
     let (.., text) = watched.next_event().await;
     assert!(text.contains("lost"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_reading_that_lacks_a_gpu_drains_no_node() {
+    let watched = watched(FailurePodPolicy::Drain).await;
+    watched.driver.lacks_b.store(true, Ordering::SeqCst);
+    let watch = Arc::clone(&watched.watch);
+    let read = tokio::task::spawn_blocking(move || watch.reread()).await;
+    read.expect("ended").expect("read");
+    let node = watched.published();
+    assert_eq!(node.readings.facts.gpus.len(), 1);
+    assert_eq!(node.readings.failures, NodeFailures::default());
 }
 
 #[tokio::test(flavor = "multi_thread")]

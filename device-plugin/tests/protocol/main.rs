@@ -56,6 +56,16 @@ async fn delivers_share_through_whole_protocol() {
     let preferred = &preferred.container_responses[0].device_i_ds;
     assert_eq!(*preferred, ["GPU-b::0"]);
 
+    let request = api::AllocateRequest {
+        container_requests: vec![api::ContainerAllocateRequest {
+            devices_ids: vec!["GPU-b::0".to_owned()],
+        }],
+    };
+    let answer = node.plugin().allocate(request).await;
+    let answer = answer.expect("answered").into_inner();
+    let envs = &answer.container_responses[0].envs;
+    let visible = envs.get("NVIDIA_VISIBLE_DEVICES").map(String::as_str);
+    assert_eq!(visible, Some("void"), "a runtime that ignores CDI opens no GPU");
     let name = node.admit("u1", "GPU-b::0").await;
     assert_eq!(node.files(), 0, "Allocate writes nothing");
     node.start("GPU-b::0").await.expect("accepted");
