@@ -223,23 +223,34 @@ impl ContainerStarter {
     }
 
     /// Publishes why a container of an accepted pod cannot start any more. While its GPU is being set
-    /// up, the device may come back; of an instance that is gone, nothing says whose it was.
+    /// up, the device may come back; nothing comes back while a GPU waits for its pods. An instance
+    /// of an unknown GPU may have been on any.
     fn not_prepared(&self, uid: &PodUid, error: PrepareError, node: &PublishedNode) -> StartError {
-        let gone = match &error {
-            PrepareError::Refused(Refusal::DeviceGone(gpu)) => Some(gpu),
+        let device = match &error {
+            PrepareError::Refused(Refusal::DeviceGone(device))
+            | PrepareError::Mode(ModeError::Refused(device, _)) => Some(device),
             _ => None,
         };
-        let whole = gone.filter(|gpu| gpu.as_str().starts_with("GPU-"));
-        let gpus = node.layout.gpus.iter();
-        let mut own = gpus.filter(|(gpu, _)| whole.is_none_or(|whole| whole == *gpu));
-        let is_settled = own.all(|(_, layout)| layout.cordon.is_none());
+        let own = device.and_then(|device| self.gpu_of(device));
+        let is_settled = node.layout.gpus.iter().all(|(gpu, layout)| {
+            let is_other = own.as_ref().is_some_and(|own| own != gpu);
+            is_other || !layout.switching && !layout.restoring
+        });
         match error {
             PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
-            PrepareError::Mode(ModeError::Refused(text)) if is_settled => {
+            PrepareError::Mode(ModeError::Refused(_, text)) if is_settled => {
                 self.refuse_again(uid, Refusal::Mode(text))
             }
             error => error.into(),
         }
+    }
+
+    /// The GPU that a device of an allocation is on, or was.
+    fn gpu_of(&self, device: &GpuUuid) -> Option<GpuUuid> {
+        if device.as_str().starts_with("GPU-") {
+            return Some(device.clone());
+        }
+        self.allocations.modes.gpu_of_instance(device)
     }
 
     /// Validates a pod at its first start, and stores what it was accepted with.
