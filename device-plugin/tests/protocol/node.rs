@@ -149,6 +149,7 @@ pub(crate) fn node_with_unknown_runtime() -> Node {
     let paths = settings.paths();
     write_driver_spec(&paths.driver_spec);
     write_last_instances(dir.path());
+    std::fs::create_dir(dir.path().join("processes")).expect("made");
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
     let defaults = Defaults {
@@ -180,6 +181,7 @@ pub(crate) fn node_with_unknown_runtime() -> Node {
         },
         preparer: Arc::clone(&preparer),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+        proc: dir.path().join("processes"),
     });
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     let advertised = AdvertisedLists::default();
