@@ -286,9 +286,9 @@ impl ContainerStarter {
         Ok(())
     }
 
-    /// Validates a pod beside what others use. Processes may outlive their pod, and housekeeping looks
-    /// for them later: a pod that does not fit beside the share of one that has just gone is accepted
-    /// if that one has no process left.
+    /// Validates a pod beside what others use. Processes may outlive their pod, and housekeeping
+    /// looks for them later: a pod that does not fit beside the share of one that has just gone is
+    /// accepted if that one has no process left.
     fn validate(
         &self,
         store: &Store,
