@@ -446,6 +446,7 @@ fn call_handlers(
         },
         preparer: Arc::new(Preparer::new(Arc::clone(allocations), limiter, context)),
         lookup: lookup(client.clone(), &settings.node_name),
+        proc: PathBuf::from("/proc"),
     };
     Arc::new(CallHandlers {
         starter: Arc::new(starter),

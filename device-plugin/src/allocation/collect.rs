@@ -82,7 +82,7 @@ pub fn lost<'a>(
         .collect()
 }
 
-/// Accepted pods whose object is gone: their processes may still run.
+/// Accepted pods whose object is gone, or that have ended: their processes may still run.
 pub fn departed<'a>(
     pods: &[Arc<Pod>],
     accepted: impl Iterator<Item = &'a PodUid>,
@@ -188,8 +188,10 @@ pub fn foreign_of_damaged(
     each.collect()
 }
 
+/// The pods that have not ended.
 fn uids(pods: &[Arc<Pod>]) -> BTreeSet<&PodUid> {
-    pods.iter().map(|pod| &pod.kubelet_uid).collect()
+    let present = pods.iter().filter(|pod| pod.phase != Phase::Ended);
+    present.map(|pod| &pod.kubelet_uid).collect()
 }
 
 #[cfg(test)]

@@ -76,9 +76,13 @@ fn reports_running_pods_without_checkpoint_entry() {
 
 #[test]
 fn finds_departed_pods() {
-    let shares = [accepted("u1", &[]), accepted("u2", &[])];
-    let found = departed(&pods(&["u1"]), shares.iter().map(|share| &share.pod));
-    assert_eq!(found, set(&["u2"]));
+    let shares = ["u1", "u2", "u3"].map(|uid| accepted(uid, &[]));
+    let mut all = pods(&["u1"]);
+    let mut over = pod("u3");
+    over.phase = Phase::Ended;
+    all.push(Arc::new(over));
+    let found = departed(&all, shares.iter().map(|share| &share.pod));
+    assert_eq!(found, set(&["u2", "u3"]));
 }
 
 #[test]

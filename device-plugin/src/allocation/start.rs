@@ -3,25 +3,29 @@
 //! server for a pod that is accepted, holds no lock across an await, and writes nothing for a refused
 //! pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::{GpuUuid, PodUid};
+use aliquot_core::{GpuUuid, Inventory, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::MutexGuard;
 use thiserror::Error;
 use tokio::task::spawn_blocking;
 
 use crate::allocation::accepted::{self, Store, StoreError};
+use crate::allocation::collect;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::{PrepareError, Preparer};
 use crate::allocation::validation::{self, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
 use crate::modes::ModeError;
 use crate::pods::pod::Pod;
+use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
+use aliquot_node_state::processes;
 use aliquot_serve::fail_point;
 
 /// Longest wait for the API server when the watch does not know a pod. The kubelet's deadline for
@@ -101,6 +105,8 @@ pub struct ContainerStarter {
     pub validator: Validator,
     pub preparer: Arc<Preparer>,
     pub lookup: Lookup,
+    /// The host's `/proc`.
+    pub proc: PathBuf,
 }
 
 impl ContainerStarter {
@@ -223,23 +229,34 @@ impl ContainerStarter {
     }
 
     /// Publishes why a container of an accepted pod cannot start any more. While its GPU is being set
-    /// up, the device may come back; of an instance that is gone, nothing says whose it was.
+    /// up, the device may come back; nothing comes back while a GPU waits for its pods. An instance
+    /// of an unknown GPU may have been on any.
     fn not_prepared(&self, uid: &PodUid, error: PrepareError, node: &PublishedNode) -> StartError {
-        let gone = match &error {
-            PrepareError::Refused(Refusal::DeviceGone(gpu)) => Some(gpu),
+        let device = match &error {
+            PrepareError::Refused(Refusal::DeviceGone(device))
+            | PrepareError::Mode(ModeError::Refused(device, _)) => Some(device),
             _ => None,
         };
-        let whole = gone.filter(|gpu| gpu.as_str().starts_with("GPU-"));
-        let gpus = node.layout.gpus.iter();
-        let mut own = gpus.filter(|(gpu, _)| whole.is_none_or(|whole| whole == *gpu));
-        let is_settled = own.all(|(_, layout)| layout.cordon.is_none());
+        let own = device.and_then(|device| self.gpu_of(device));
+        let is_settled = node.layout.gpus.iter().all(|(gpu, layout)| {
+            let is_other = own.as_ref().is_some_and(|own| own != gpu);
+            is_other || !layout.switching && !layout.restoring
+        });
         match error {
             PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
-            PrepareError::Mode(ModeError::Refused(text)) if is_settled => {
+            PrepareError::Mode(ModeError::Refused(_, text)) if is_settled => {
                 self.refuse_again(uid, Refusal::Mode(text))
             }
             error => error.into(),
         }
+    }
+
+    /// The GPU that a device of an allocation is on, or was.
+    fn gpu_of(&self, device: &GpuUuid) -> Option<GpuUuid> {
+        if device.as_str().starts_with("GPU-") {
+            return Some(device.clone());
+        }
+        self.allocations.modes.gpu_of_instance(device)
     }
 
     /// Validates a pod at its first start, and stores what it was accepted with.
@@ -252,16 +269,7 @@ impl ContainerStarter {
         node: &PublishedNode,
     ) -> Result<(), StartError> {
         let known = &*self.allocations;
-        let others = known.others(uid, store);
-        let accepted = self.validator.validate(ValidationInput {
-            inventory: &node.inventory,
-            layout: &node.layout,
-            uid,
-            pod,
-            holders: &holders.iter().collect::<Vec<_>>(),
-            others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
-            damaged: &known.damaged(uid, store),
-        });
+        let accepted = self.validate(store, uid, pod, holders, node);
         let mut accepted = accepted.map_err(|refusal| self.refuse(pod, refusal, None))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
@@ -276,6 +284,50 @@ impl ContainerStarter {
         fail_point::at("ShareAfterStore");
         known.published.retain_refused(|refused| refused != uid);
         Ok(())
+    }
+
+    /// Validates a pod beside what others use. Processes may outlive their pod, and housekeeping
+    /// looks for them later: a pod that does not fit beside the share of one that has just gone is
+    /// accepted if that one has no process left.
+    fn validate(
+        &self,
+        store: &Store,
+        uid: &PodUid,
+        pod: Option<&Pod>,
+        holders: &[CheckpointEntry],
+        node: &PublishedNode,
+    ) -> Result<AcceptedAllocation, Refusal> {
+        let known = &*self.allocations;
+        let (others, damaged) = (known.others(uid, store), known.damaged(uid, store));
+        let mut inventory = node.inventory.clone();
+        let validate = |inventory: &Inventory| {
+            self.validator.validate(ValidationInput {
+                inventory,
+                layout: &node.layout,
+                uid,
+                pod,
+                holders: &holders.iter().collect::<Vec<_>>(),
+                others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
+                damaged: &damaged,
+            })
+        };
+        let found = node.inventory.orphaned.iter().map(|share| &share.pod);
+        let found: BTreeSet<&PodUid> = found.collect();
+        let gone = store.all().map(|share| &share.pod);
+        let gone = gone.filter(|uid| !known.is_live(uid) && !found.contains(uid));
+        let gone: BTreeSet<PodUid> = gone.cloned().collect();
+        let theirs = collect::orphaned(&gone, store.all());
+        inventory.orphaned.extend(theirs);
+        let accepted = validate(&inventory);
+        if accepted.is_err()
+            && !gone.is_empty()
+            && let Ok(alive) = processes::alive(&self.proc, &gone)
+        {
+            let is_left = |uid: &PodUid| alive.contains(uid) || !gone.contains(uid);
+            inventory.orphaned.retain(|share| is_left(&share.pod));
+            return validate(&inventory);
+        }
+        accepted
     }
 
     /// Publishes a refusal of a pod that was accepted before.

@@ -41,6 +41,8 @@ pub struct GpuLayout {
     pub cordon: Option<String>,
     /// Its mode is being switched: no pod may start on it.
     pub switching: bool,
+    /// Its mode is being set up again, and its instances may still be missing.
+    pub restoring: bool,
     pub reserve: Vec<Reservation>,
 }
 
@@ -50,6 +52,7 @@ impl GpuLayout {
             mode,
             cordon: None,
             switching: false,
+            restoring: false,
             reserve: Vec::new(),
         }
     }

@@ -63,7 +63,7 @@ pub enum RegisterError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("cannot connect to the kubelet at {}: {source}", path.display())]
+    #[error("cannot connect to the kubelet at {}: {}", path.display(), cause(source))]
     Connect {
         path: PathBuf,
         source: tonic::transport::Error,
@@ -72,6 +72,11 @@ pub enum RegisterError {
     Refused(#[from] Box<tonic::Status>),
     #[error("the kubelet did not answer the registration within 5 s")]
     Timeout,
+}
+
+/// The innermost cause: tonic's own text is "transport error", whatever happened.
+fn cause(error: &(dyn std::error::Error + 'static)) -> &(dyn std::error::Error + 'static) {
+    error.source().map_or(error, cause)
 }
 
 /// Keeps the plugin of a resource registered until `stop`. Calls `state` with `None` when it is,
@@ -284,6 +289,17 @@ mod tests {
             assert!(!is_socket("nvidia.com/gpu", other), "{other}");
         }
         assert!(!is_socket("nvidia.com/mig-1g.5gb", mig));
+    }
+
+    #[tokio::test]
+    async fn says_why_the_kubelet_cannot_be_reached() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let socket = dir.path().join(KUBELET_SOCKET);
+        drop(UnixListener::bind(&socket).expect("bound"));
+        let failed = call(&socket, "nvidia.com/gpu", String::new()).await;
+        let failed = failed.expect_err("nobody listens").to_string();
+        let refused = ": Connection refused (os error 111)";
+        assert!(failed.ends_with(refused), "{failed}");
     }
 
     #[test]

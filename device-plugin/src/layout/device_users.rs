@@ -16,7 +16,7 @@ use crate::pods::pod::{Phase, Pod};
 pub struct DeviceUsers {
     /// Living pods with an allocation on it, accepted or only bound.
     pub pods: Vec<Arc<Pod>>,
-    /// Users that are not our pods, or whose pod is gone.
+    /// Users that are not our pods, or whose pod is gone or has ended.
     pub others: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct UserSources<'a> {
     pub shares: &'a [Arc<AcceptedAllocation>],
     /// Users whose GPUs are unknown.
     pub unclear: usize,
-    /// Pods without an object that still have processes.
+    /// Pods that are gone or have ended, and still have processes.
     pub alive: &'a std::collections::BTreeSet<PodUid>,
 }
 
@@ -101,7 +101,8 @@ mod tests {
             pod("instance").with(&given("MIG-1")),
             over,
         ];
-        let shares = [share_of("u1", &["GPU-a"]), share_of("left", &["GPU-d"])].map(Arc::new);
+        let shares = [("u1", "GPU-a"), ("left", "GPU-d"), ("over", "GPU-a")];
+        let shares = shares.map(|(uid, gpu)| Arc::new(share_of(uid, &[gpu])));
         check(UserSources {
             inventory: &inventory,
             foreign: &[foreign],
@@ -129,6 +130,12 @@ mod tests {
                 ..sources
             };
             assert_eq!(users_of(&"GPU-e".into(), unclear).others, 1);
+            let left_of_ended = UserSources {
+                alive: &["over".into()].into(),
+                ..sources
+            };
+            let found = users_of(&"GPU-a".into(), left_of_ended);
+            assert_eq!((found.pods.len(), found.others), (2, 1));
         });
     }
 

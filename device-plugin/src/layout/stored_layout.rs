@@ -102,6 +102,7 @@ impl StoredLayout {
                 mode: gpu.mode.clone()?,
                 cordon: cordon(gpu, restoring.contains(uuid)),
                 switching: gpu.step().is_some_and(|step| step != ChangeStep::Draining),
+                restoring: restoring.contains(uuid),
                 reserve: self.reserve.get(uuid).cloned().unwrap_or_default(),
             };
             Some((uuid.clone(), gpu_layout))
@@ -159,9 +160,10 @@ mod tests {
         ] {
             let mut layout = StoredLayout::default();
             layout.gpus.insert("GPU-a".into(), gpu);
-            let restoring = restoring.then(|| "GPU-a".into()).into_iter().collect();
-            let found = layout.node_layout("nvidia.com/gpu", &restoring);
+            let restored = restoring.then(|| "GPU-a".into()).into_iter().collect();
+            let found = layout.node_layout("nvidia.com/gpu", &restored);
             let found = &found.gpus["GPU-a"];
+            assert_eq!(found.restoring, restoring);
             assert_eq!(found.cordon.as_deref(), cordon);
             assert_eq!(found.switching, switching);
         }

@@ -139,9 +139,9 @@ pub enum ModeError {
     /// the pod's user.
     #[error("{0}")]
     Failed(String),
-    /// The device cannot give a container what it was allocated; the text is for the pod's user.
-    #[error("{0}")]
-    Refused(String),
+    /// The GPU cannot give a container what it was allocated; the text is for the pod's user.
+    #[error("{1}")]
+    Refused(GpuUuid, String),
 }
 
 /// What a container may have of the driver besides compute and utility.
@@ -246,6 +246,11 @@ impl SharingModes {
     /// reread.
     pub fn take_layout_changed(&self) -> bool {
         self.mig.take_layout_changed()
+    }
+
+    /// The GPU of an instance of a layout, which may be gone since.
+    pub fn gpu_of_instance(&self, uuid: &GpuUuid) -> Option<GpuUuid> {
+        self.mig.gpu_of_instance(uuid.as_str())
     }
 
     /// [`mps::MpsDaemons::lower`].

@@ -25,7 +25,6 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::files;
 use crate::gpus::inventory::NodePublisher;
 use crate::node_view::NodeView;
-use crate::pods::pod::Phase;
 use crate::settings::Settings;
 
 /// The node annotation that asks its agent to clean up: the time until which the request is valid,
@@ -126,8 +125,7 @@ pub fn clean_disk(
     }
     let paths = &allocations.paths;
     let store = allocations.store.lock();
-    let mut pods = allocations.pods.in_order();
-    pods.retain(|pod| pod.phase != Phase::Ended);
+    let pods = allocations.pods.in_order();
     let departed = collect::departed(&pods, store.pods());
     let alive = processes::alive(proc, &departed).map_err(HousekeepingError::Processes)?;
     let there = on_disk(paths)?;

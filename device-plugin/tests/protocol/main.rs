@@ -270,6 +270,25 @@ async fn removes_files_after_pod_and_processes_end_whatever_the_checkpoint_lists
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn processes_of_a_pod_that_has_just_gone_keep_their_share() {
+    let mut node = node().connected().await;
+    let uid = "0123456789abcdef0123456789abcdef";
+    node.run(uid, "GPU-a", 8000, "GPU-a::0").await;
+    let process = node.starter.proc.join("7");
+    std::fs::create_dir(&process).expect("made");
+    let cgroup = format!("0::/kubepods/pod{uid}/x\n");
+    std::fs::write(process.join("cgroup"), cgroup).expect("written");
+    node.pods.delete(&uid.into());
+    node.run("u2", "GPU-a", 1000, "GPU-a::1").await;
+    node.bind("u3", "GPU-a", 8000);
+    node.admit("u3", "GPU-a::2").await;
+    let refused = node.start("GPU-a::2").await.expect_err("refused");
+    assert!(refused.contains("when they have ended"), "{refused}");
+    std::fs::remove_dir_all(process).expect("it ended");
+    node.start("GPU-a::2").await.expect("accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn distinguishes_foreign_devices_and_bad_checkpoint() {
     let mut node = node().connected().await;
     let missing = node.start("GPU-a::0").await.expect_err("no holder");

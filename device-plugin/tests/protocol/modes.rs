@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_core::Grant;
 use aliquot_core::inventory;
-use aliquot_core::mig::published::MigPlacement;
 use aliquot_device_plugin::gpus::allocatable::{GpuLayout, NodeLayout};
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_node_state::accepted::AcceptedAllocation;
@@ -89,9 +89,9 @@ async fn merges_two_resources_into_one_environment() {
     assert_eq!(specs, now);
 }
 
-/// The pod was accepted with an instance, and MIG mode is off since.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_mode_refuses_at_a_restart_reaches_the_scheduler() {
+/// Starts the container of an accepted pod that cannot have its device any more, while both GPUs
+/// wait for their pods. Only the GPU that it was on may delay the refusal.
+async fn check_refusal(share: Grant, own: &str, other: &str, expected: &str) {
     let mut node = node().connected().await;
     node.run("u1", "GPU-a", 1, "GPU-a::0").await;
     {
@@ -100,16 +100,35 @@ async fn what_a_mode_refuses_at_a_restart_reaches_the_scheduler() {
         let mut accepted = AcceptedAllocation::clone(accepted);
         accepted.modes.insert("GPU-a".into(), inventory::Mode::Mig);
         let main = accepted.allocation.containers.get_mut("main");
-        main.expect("a container")[0].mig = Some(MigPlacement {
-            profile: "1g.5gb".to_owned(),
-            start: 0,
-        });
+        main.expect("a container")[0] = share;
         store.put(accepted).expect("stored");
     }
-    let error = node.start("GPU-a::0").await.expect_err("refused");
-    assert!(error.contains("MIG mode is disabled on GPU-a"), "{error}");
-    let published = node.allocations.published.get();
-    assert_eq!(published.inventory.refused[0].name, "u1");
+    let published = node.allocations.published.clone();
+    let mut layout = published.get().layout.clone();
+    for (restoring, refused) in [(own, 0), (other, 1)] {
+        for (gpu, gpu_layout) in &mut layout.gpus {
+            gpu_layout.cordon = Some("changes from mig to exclusive".to_owned());
+            gpu_layout.restoring = gpu.as_str() == restoring;
+        }
+        published.set_layout(layout.clone(), None);
+        let error = node.start("GPU-a::0").await.expect_err("refused");
+        assert!(error.contains(expected), "{error}");
+        let found = published.get().inventory.refused.len();
+        assert_eq!(found, refused, "{restoring}");
+    }
+}
+
+/// MIG mode is off since, or the instance of a layout is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_mode_refuses_at_a_restart_reaches_the_scheduler() {
+    let mut made = grant(RESOURCE, "GPU-a", 1, 30);
+    made["mig"] = json!({"profile": "1g.5gb", "start": 0});
+    let fixed = grant(RESOURCE, "MIG-b", 1, 30);
+    let share = |grant| serde_json::from_value(grant).expect("a grant");
+    let off = "MIG mode is disabled on GPU-a";
+    check_refusal(share(made), "GPU-a", "GPU-b", off).await;
+    let gone = "MIG-b of the pod's allocation is no longer on this node";
+    check_refusal(share(fixed), "GPU-b", "GPU-a", gone).await;
 }
 
 /// Without a limiter, and in modes that need none.

@@ -102,6 +102,14 @@ fn write_driver_spec(path: &Path) {
     std::fs::write(path, spec.to_string()).expect("written");
 }
 
+/// `GPU-b` was partitioned when the node was restarted.
+fn write_last_instances(state: &Path) {
+    let folder = state.join("mig");
+    std::fs::create_dir_all(&folder).expect("made");
+    let last = json!({"GPU-b": [{"profile": "1g.5gb", "start": 0, "uuid": "MIG-b"}]});
+    std::fs::write(folder.join("names.json"), last.to_string()).expect("written");
+}
+
 /// Writes NVIDIA's programs for a whole agent: the generator prints the spec that is stored now.
 pub(crate) fn write_toolkit(folder: &Path, stored: &Path) {
     std::fs::create_dir_all(folder).expect("made");
@@ -140,6 +148,8 @@ pub(crate) fn node_with_unknown_runtime() -> Node {
     let settings = settings(dir.path());
     let paths = settings.paths();
     write_driver_spec(&paths.driver_spec);
+    write_last_instances(dir.path());
+    std::fs::create_dir(dir.path().join("processes")).expect("made");
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
     let defaults = Defaults {
@@ -171,6 +181,7 @@ pub(crate) fn node_with_unknown_runtime() -> Node {
         },
         preparer: Arc::clone(&preparer),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+        proc: dir.path().join("processes"),
     });
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     let advertised = AdvertisedLists::default();

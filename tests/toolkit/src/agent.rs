@@ -121,6 +121,7 @@ impl Agent {
             },
             preparer: Arc::new(preparer),
             lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+            proc: "/proc".into(),
         };
         let handlers = CallHandlers {
             starter: Arc::new(starter),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use aliquot_core::GpuUuid;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_nvml::GpuInstance;
 use parking_lot::Mutex;
@@ -39,6 +40,14 @@ impl LastInstances {
 
     pub(super) fn of(&self, gpu: &str) -> Vec<LastInstance> {
         self.by_gpu.lock().get(gpu).cloned().unwrap_or_default()
+    }
+
+    /// The GPU that had this instance last.
+    pub(super) fn gpu_of(&self, uuid: &str) -> Option<GpuUuid> {
+        let by_gpu = self.by_gpu.lock();
+        let has_it = |last: &[LastInstance]| last.iter().any(|one| one.uuid == uuid);
+        let found = by_gpu.iter().find(|(_, last)| has_it(last));
+        found.map(|(gpu, _)| gpu.as_str().into())
     }
 
     /// Stores the complete ones of these.
@@ -99,6 +108,8 @@ mod tests {
         };
         assert_eq!((found.place.start, found.uuid.as_str()), (4, "MIG-4"));
         assert_eq!(next.of("GPU-b"), []);
+        assert_eq!(next.gpu_of("MIG-4"), Some("GPU-a".into()));
+        assert_eq!(next.gpu_of("MIG-half"), None);
         std::fs::write(directory.path().join(FILE), "[").expect("written");
         let damaged = LastInstances::read(directory.path().to_owned());
         assert_eq!(damaged.of("GPU-a"), []);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use aliquot_core::GpuUuid;
 use aliquot_core::mig::place;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::mig::{Geometry, Instance};
@@ -68,6 +69,10 @@ impl MigPartitioner {
         self.changed.swap(false, Ordering::Relaxed)
     }
 
+    pub(crate) fn gpu_of_instance(&self, uuid: &str) -> Option<GpuUuid> {
+        self.last.gpu_of(uuid)
+    }
+
     fn gpu_lock(&self, gpu: &str) -> Arc<Mutex<()>> {
         let mut locks = self.gpu_locks.lock();
         Arc::clone(locks.entry(gpu.to_owned()).or_default())
@@ -85,7 +90,7 @@ impl MigPartitioner {
             let text = format!(
                 "the pod's allocation on {gpu} names no MIG instance: delete the pod and create it again"
             );
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Refused(gpu.into(), text));
         };
         let lock = self.gpu_lock(gpu);
         let _guard = lock.lock();
@@ -94,7 +99,7 @@ impl MigPartitioner {
             let text = format!(
                 "MIG mode is disabled on {gpu} of the pod's allocation: delete the pod and create it again"
             );
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Refused(gpu.into(), text));
         };
         let matches =
             |one: &&nvml::GpuInstance| placement_of(one) == *placement && one.device().is_some();
@@ -147,7 +152,7 @@ impl MigPartitioner {
             let text = format!(
                 "{gpu} has no room for {profile} at slice {start} beside the instances of other pods: delete the pod and create it again"
             );
-            return Err(ModeError::Refused(text));
+            return Err(ModeError::Refused(gpu.into(), text));
         };
         let _changing = LayoutChange(&self.changed);
         // An incomplete instance at the same placement is destroyed, too.

@@ -1,6 +1,7 @@
 //! The command `nvidia-cuda-mps-control`: starts a daemon and sends it commands, each with a
 //! deadline.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use aliquot_node_state::mps::{DaemonSpec, MpsServer};
 use thiserror::Error;
 
 use super::directory::DaemonDirectory;
-use super::plan;
 use super::program::{ControlProgram, ProgramError, ProgramSearch};
+use super::{plan, processes};
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
@@ -145,8 +146,12 @@ impl MpsControl {
         Err(ControlError::Refused { command, output })
     }
 
-    pub fn servers(&self, directory: &DaemonDirectory) -> Result<Vec<MpsServer>, ControlError> {
-        let list = numbers(&self.send(directory, "get_server_list")?);
+    pub fn servers(
+        &self,
+        directory: &DaemonDirectory,
+        daemon: u32,
+    ) -> Result<Vec<MpsServer>, ControlError> {
+        let own = own_servers(&self.send(directory, "get_server_list")?, daemon);
         let server = |pid: u32| {
             let clients = self.send(directory, &format!("get_client_list {pid}"))?;
             // Older daemons do not know this command and answer something else.
@@ -157,7 +162,7 @@ impl MpsControl {
                 fault: status.is_ok_and(|output| output.contains("FAULT")),
             })
         };
-        list.into_iter().map(server).collect()
+        own.into_iter().map(server).collect()
     }
 
     fn command(&self, program: &ControlProgram, directory: &DaemonDirectory) -> Command {
@@ -222,6 +227,14 @@ fn matches_percent(output: &str, threads: Percent) -> bool {
     percent.is_ok_and(|percent| (percent - f64::from(threads.0)).abs() < 0.5)
 }
 
+/// The processes of a list that this daemon started. Root in a container can answer in the daemon's
+/// place, and each process that is asked about takes two programs.
+fn own_servers(list: &str, daemon: u32) -> BTreeSet<u32> {
+    let mut own: BTreeSet<u32> = numbers(list).into_iter().collect();
+    own.retain(|pid| processes::is_child(*pid, daemon));
+    own
+}
+
 /// Process ids, one a line; other lines are messages of the daemon.
 fn numbers(output: &str) -> Vec<u32> {
     let lines = output.lines().map(str::trim);
@@ -284,6 +297,14 @@ mod tests {
         check(&serves("-f -multiuser-server"), Ok(true));
         check(&serves("-f"), Ok(false));
         check("echo busy; exit 1", Err("busy"));
+    }
+
+    #[test]
+    fn asks_once_about_each_server_and_about_no_other_process() {
+        let (own, parent) = (std::process::id(), std::os::unix::process::parent_id());
+        let forged = format!("{parent}\n{own}\n{}\n{own}\n", u32::MAX);
+        assert_eq!(own_servers(&forged, parent), BTreeSet::from([own]));
+        assert_eq!(own_servers(&forged, own), BTreeSet::new());
     }
 
     #[test]

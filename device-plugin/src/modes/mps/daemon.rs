@@ -230,15 +230,13 @@ impl<'a> SupervisedDaemon<'a> {
         self.write_status()
     }
 
-    /// Polls the daemon's servers at an interval. Root in a container can answer in the daemon's place:
-    /// only its own processes count.
+    /// Polls the daemon's servers at an interval.
     fn poll_servers(&mut self, daemon: u32) -> Result<(), SupervisionError> {
         if self.last_poll.is_some_and(|last| last.elapsed() < SERVERS) {
             return Ok(());
         }
         self.last_poll = Some(Instant::now());
-        let mut servers = self.control.servers(&self.directory)?;
-        servers.retain(|server| processes::is_child(server.pid, daemon));
+        let servers = self.control.servers(&self.directory, daemon)?;
         self.silent = 0;
         let old = std::mem::take(&mut self.status.servers);
         // Such a daemon stops its server when another user comes.
