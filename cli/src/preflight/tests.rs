@@ -168,6 +168,13 @@ fn preflight_names_other_owners_of_gpus() {
         (Grade::Note, "gpu-owner", "n1"),
     ];
     check(hidden(json!({})), &notes);
+    // Network devices, which another operator of NVIDIA's offers.
+    let network = |facts: &mut PreFacts| {
+        let devices = json!({"nvidia.com/hostdev": "8"});
+        let labelled = node("n1", &json!({"gpu": "on"}), &devices);
+        facts.nodes = Ok(vec![labelled, node("n2", &json!({}), &devices)]);
+    };
+    check(network, &[]);
     // What Aliquot's own agent offers.
     let own = |facts: &mut PreFacts| {
         hidden(json!({"gpu": "on"}))(facts);
