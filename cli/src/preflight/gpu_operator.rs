@@ -62,6 +62,12 @@ fn is_on(spec: &Value, part: &str) -> bool {
     spec[part]["enabled"] != false
 }
 
+/// Whether the operator has a part on the node: it labels the nodes where one belongs, so that those without operands
+/// and, for MIG manager, those whose GPUs have no MIG have no such label.
+fn is_deployed(node: &Node, key: &str) -> bool {
+    label(node, key).is_some_and(|value| value != "false")
+}
+
 fn of_policy(spec: &Value, nodes: &[Node]) -> Vec<Checked> {
     let mut found: Vec<Checked> = REPLACED
         .into_iter()
@@ -84,7 +90,7 @@ fn replaced(spec: &Value, nodes: &[Node], (part, section, key): (&str, &str, &st
     }
     let runs = nodes
         .iter()
-        .filter(|node| is_ours(node) && label(node, key) != Some("false"));
+        .filter(|node| is_ours(node) && is_deployed(node, key));
     let names: Vec<&str> = runs.map(node_name).collect();
     if names.is_empty() {
         return note(
@@ -126,10 +132,9 @@ fn driver(spec: &Value, nodes: &[Node]) -> Checked {
             format!("install with --set devicePlugin.nvidiaDriverRoot={root}"),
         )
     };
-    let deployed = |node: &&Node| label(node, OWN_DRIVER.0).is_some_and(|value| value != "false");
     let (own, others): (Vec<&Node>, Vec<&Node>) = nodes
         .iter()
-        .filter(deployed)
+        .filter(|node| is_deployed(node, OWN_DRIVER.0))
         .partition(|node| label(node, OWN_DRIVER.0) == Some(OWN_DRIVER.1));
     if !is_on(spec, "driver") || (!own.is_empty() && others.is_empty()) {
         return with_root("/");

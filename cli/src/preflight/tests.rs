@@ -230,6 +230,8 @@ fn preflight_names_settings_of_gpu_operator() {
         "devicePlugin.nvidiaDriverRoot=/run/nvidia/driver",
     );
     let usual = json!({});
+    let deployed = json!({"gpu": "on", "nvidia.com/gpu.deploy.device-plugin": "true",
+        "nvidia.com/gpu.deploy.mig-manager": "true"});
     let runs = [
         (
             Grade::Problem,
@@ -239,11 +241,12 @@ fn preflight_names_settings_of_gpu_operator() {
         (Grade::Warning, "WITH_WORKLOAD"),
         root,
     ];
-    check(&policy(&usual, &json!({"gpu": "on"})), &runs);
-    // Kept off the node by labels, or not labelled as ours yet.
+    check(&policy(&usual, &deployed), &runs);
+    // Kept off the node by labels, without operands, or not labelled as ours yet.
     let kept = json!({"gpu": "on", "nvidia.com/gpu.deploy.device-plugin": "false",
         "nvidia.com/gpu.deploy.mig-manager": "false"});
-    for labels in [kept, json!({})] {
+    let without = json!({"gpu": "on", "nvidia.com/gpu.deploy.operands": "false"});
+    for labels in [kept, without, json!({})] {
         let notes = [
             (
                 Grade::Note,
