@@ -179,7 +179,8 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
         }
     }
     let nodes = facts.nodes.as_deref().unwrap_or_default();
-    found.extend(gpu_operator::checks(&facts.policies, nodes));
+    let workloads = facts.workloads.as_deref().unwrap_or_default();
+    found.extend(gpu_operator::checks(&facts.policies, nodes, workloads));
     let device_classes = device_class::check(&facts.device_classes, &[]);
     found.push(about.finding("device-classes", device_classes));
     found

@@ -199,13 +199,13 @@ fn preflight_names_nodes_without_the_label_of_agents() {
 
 /// The findings about a policy that are not ok: their grades and texts.
 fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
-    policy_with(spec, &[node("n1", labels, &json!({}))])
+    policy_with(spec, &[node("n1", labels, &json!({}))], &[])
 }
 
-fn policy_with(spec: &Value, nodes: &[Node]) -> Vec<(Grade, String)> {
+fn policy_with(spec: &Value, nodes: &[Node], workloads: &[Workload]) -> Vec<(Grade, String)> {
     let object = json!({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
         "metadata": {"name": "cluster-policy"}, "spec": spec});
-    let found = gpu_operator::checks(&Ok(vec![from(object)]), nodes);
+    let found = gpu_operator::checks(&Ok(vec![from(object)]), nodes, workloads);
     assert!(
         found
             .iter()
@@ -273,6 +273,16 @@ fn preflight_names_settings_of_gpu_operator() {
         (Grade::Warning, "cdi.enabled is false"),
     ];
     check(&policy(&closed, &json!({"gpu": "on"})), &found);
+    // The operator's own default, in what it made of the policy.
+    let warns_of_validator = |value: &str| {
+        let env = json!([{"name": "WITH_WORKLOAD", "value": value}]);
+        let container = json!({"name": "plugin-validation", "env": env});
+        let pod = json!({"spec": {"initContainers": [container], "containers": []}});
+        let made = workload("DaemonSet", "nvidia", "nvidia-operator-validator", pod);
+        let found = policy_with(&usual, &[], &[made]);
+        found.iter().any(|(_, text)| text.contains("WITH_WORKLOAD"))
+    };
+    assert_eq!(["true", "false"].map(warns_of_validator), [true, false]);
     let elsewhere = json!({"hostPaths": {"driverInstallDir": "/opt/driver"}});
     let found = policy(&elsewhere, &json!({}));
     assert!(
@@ -285,9 +295,9 @@ fn preflight_names_settings_of_gpu_operator() {
         node(name, &labels, &json!({}))
     };
     let own = deploy("n1", "pre-installed");
-    let found = policy_with(&usual, std::slice::from_ref(&own));
+    let found = policy_with(&usual, std::slice::from_ref(&own), &[]);
     assert!(found[3].1.ends_with("nvidiaDriverRoot=/"), "{found:?}");
-    let found = policy_with(&usual, &[own, deploy("n2", "true")]);
+    let found = policy_with(&usual, &[own, deploy("n2", "true")], &[]);
     let (grade, text) = &found[3];
     let part = "before the operator: n1; it is /run/nvidia/driver on the others";
     assert!(*grade == Grade::Warning && text.contains(part), "{found:?}");
