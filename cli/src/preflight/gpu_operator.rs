@@ -159,7 +159,11 @@ fn driver(spec: &Value, nodes: &[Node]) -> Checked {
         .iter()
         .filter(|node| is_deployed(node, OWN_DRIVER.0))
         .partition(|node| label(node, OWN_DRIVER.0) == Some(OWN_DRIVER.1));
-    if !is_on(spec, "driver") || (!own.is_empty() && others.is_empty()) {
+    if !is_on(spec, "driver") {
+        // Somebody else installs it: into another directory only if the policy names one, as on GKE.
+        return with_root(if root == DRIVER_ROOT { "/" } else { root });
+    }
+    if !own.is_empty() && others.is_empty() {
         return with_root("/");
     }
     if own.is_empty() {

@@ -289,6 +289,14 @@ fn preflight_names_settings_of_gpu_operator() {
         found[3].1.ends_with("nvidiaDriverRoot=/opt/driver"),
         "{found:?}"
     );
+    // GKE's driver, which is not the operator's.
+    let install = json!({"driverInstallDir": "/home/kubernetes/bin/nvidia"});
+    let gke = json!({"driver": {"enabled": false}, "hostPaths": install});
+    let found = policy(&gke, &json!({}));
+    assert!(
+        found[3].1.ends_with("nvidiaDriverRoot=/home/kubernetes/bin/nvidia"),
+        "{found:?}"
+    );
     // The operator starts no driver container where it finds a driver.
     let deploy = |name: &str, value: &str| {
         let labels = json!({"nvidia.com/gpu.deploy.driver": value});
