@@ -36,9 +36,10 @@ const NEWEST: u32 = 37;
 /// The label of nodes on which the agent starts, by the chart's devicePlugin.nvidiaNodeSelector.
 const OURS: (&str, &str) = ("gpu", "on");
 /// Labels of nodes with NVIDIA's GPUs: those of GPU Operator, Node Feature Discovery, GKE and EKS.
-const GPU_LABELS: [&str; 5] = [
+const GPU_LABELS: [&str; 6] = [
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",

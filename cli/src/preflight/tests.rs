@@ -193,6 +193,12 @@ fn preflight_names_nodes_without_the_label_of_agents() {
         facts.nodes = Ok(vec![node("n1", &present, &json!({})), ours("n2")]);
     };
     check(unlabelled, &[(Grade::Note, "nodes", "n1")]);
+    // A workstation's GPU, by Node Feature Discovery's default label.
+    let display = |facts: &mut PreFacts| {
+        let labels = json!({"feature.node.kubernetes.io/pci-0300_10de.present": "true"});
+        facts.nodes = Ok(vec![node("n1", &labels, &json!({})), ours("n2")]);
+    };
+    check(display, &[(Grade::Note, "nodes", "n1")]);
     let none = |facts: &mut PreFacts| facts.nodes.as_mut().unwrap().truncate(0);
     check(none, &[(Grade::Warning, "nodes", "cluster")]);
 }
