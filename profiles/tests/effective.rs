@@ -92,6 +92,16 @@ fn shows_partitioned_gpus_as_layout_or_dynamic() {
     ];
     let layout = "{gpus: [{select: {all: true}, mode: mig, strategy: mixed, layout: [{profile: 1g.5gb, count: 2}, {profile: 3g.20gb, count: 1, on: {mode: mps, replicas: 3, strict: false}}]}]}";
     check(&instances, Ok(layout));
+    let named = |mode, resource: &str| {
+        let mut instance = instance("1g.5gb", 0, mode, 2);
+        instance["resource"] = json!(resource);
+        [instance]
+    };
+    let renamed = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: timeslice, replicas: 2, rename: nvidia.com/small}}]}]}";
+    check(&named("timeslice", "nvidia.com/small"), Ok(renamed));
+    // Whole GPUs have another name in this cluster.
+    let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 1g.5gb}]}]}";
+    check(&named("exclusive", "example.com/gpu"), Ok(single));
     let dynamic = "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}";
     check(&[dynamic_mig(&[])], Ok(dynamic));
 }
