@@ -1,6 +1,8 @@
 //! The current configuration of a node, from the inventory that its agent published, as a profile to
 //! edit. Settings that the inventory lacks are left out: compute modes, graphics, video.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::inventory::{self, Gpu, Inventory};
 use aliquot_core::mig;
 use aliquot_core::mig::published::{self, Mig as PublishedMig};
@@ -48,7 +50,7 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
     }
     let profile = match &mut gpus[..] {
         [] => built_in(),
-        [rule] => {
+        [rule] if offers_all_gpus(inventory) => {
             rule.select = GpuSelector::all();
             Profile {
                 gpus,
@@ -61,6 +63,14 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
         },
     };
     Ok(Config::new(node, profile))
+}
+
+/// Whether the inventory has every GPU of its node, as far as indices and links tell: unmanaged ones are not in it.
+fn offers_all_gpus(inventory: &Inventory) -> bool {
+    let indices: BTreeSet<u32> = inventory.gpus.iter().map(|gpu| gpu.index).collect();
+    let mut linked = inventory.gpus.iter().flat_map(|gpu| gpu.links.keys());
+    (0..).zip(indices).all(|(place, index)| place == index)
+        && linked.all(|uuid| inventory.gpu(uuid).is_some())
 }
 
 fn mode(gpu: &Gpu, index: usize) -> Result<Mode, ProfileError> {
