@@ -44,6 +44,11 @@ const GPU_LABELS: [&str; 6] = [
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
 ];
+/// Labels that name the manufacturer of a node's GPUs: those of AKS and Karpenter.
+const MANUFACTURER_LABELS: [&str; 2] = [
+    "kubernetes.azure.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-manufacturer",
+];
 
 /// The flags of `preflight`.
 #[derive(Debug, Args)]
@@ -258,7 +263,11 @@ fn is_ours(node: &Node) -> bool {
 
 fn has_gpus(node: &Node) -> bool {
     let known = |key: &str| label(node, key).is_some_and(|value| value != "false");
-    is_ours(node) || GPU_LABELS.into_iter().any(known) || offered(node).next().is_some()
+    let names_nvidia = |key: &str| label(node, key) == Some("nvidia");
+    is_ours(node)
+        || GPU_LABELS.into_iter().any(known)
+        || MANUFACTURER_LABELS.into_iter().any(names_nvidia)
+        || offered(node).next().is_some()
 }
 
 /// About these nodes together.

@@ -193,12 +193,19 @@ fn preflight_names_nodes_without_the_label_of_agents() {
         facts.nodes = Ok(vec![node("n1", &present, &json!({})), ours("n2")]);
     };
     check(unlabelled, &[(Grade::Note, "nodes", "n1")]);
-    // A workstation's GPU, by Node Feature Discovery's default label.
-    let display = |facts: &mut PreFacts| {
-        let labels = json!({"feature.node.kubernetes.io/pci-0300_10de.present": "true"});
-        facts.nodes = Ok(vec![node("n1", &labels, &json!({})), ours("n2")]);
-    };
-    check(display, &[(Grade::Note, "nodes", "n1")]);
+    // By the labels of Node Feature Discovery's defaults, AKS and Karpenter.
+    for (key, value) in [
+        ("feature.node.kubernetes.io/pci-0300_10de.present", "true"),
+        ("kubernetes.azure.com/accelerator", "nvidia"),
+        ("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia"),
+    ] {
+        let labelled = |facts: &mut PreFacts| {
+            let others = node("n2", &json!({MANUFACTURER_LABELS[1]: "amd"}), &json!({}));
+            let of_nvidia = node("n1", &json!({key: value}), &json!({}));
+            facts.nodes = Ok(vec![of_nvidia, others, ours("n3")]);
+        };
+        check(labelled, &[(Grade::Note, "nodes", "n1")]);
+    }
     let none = |facts: &mut PreFacts| facts.nodes.as_mut().unwrap().truncate(0);
     check(none, &[(Grade::Warning, "nodes", "cluster")]);
 }
