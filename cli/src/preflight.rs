@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::flags::{FlagError, RequestFlags};
+use aliquot_k8s::selection;
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
@@ -168,6 +169,7 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
         Ok(nodes) => {
             let nodes: Vec<&Node> = nodes.iter().filter(|node| has_gpus(node)).collect();
             found.push(labelled(&nodes));
+            found.extend(taints(&nodes));
             found.extend(by_version(
                 &nodes,
                 |info| &info.kubelet_version,
@@ -298,6 +300,40 @@ fn labelled(nodes: &[&Node]) -> Finding {
         "kubectl label node NODE gpu=on, when no other plugin offers nvidia.com/gpu on it",
     );
     about_nodes(&others).finding(check, unlabelled)
+}
+
+/// Taints of these nodes that keep the agent off them.
+fn taints(nodes: &[&Node]) -> Vec<Finding> {
+    let check = "taints";
+    let mut groups: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+    for node in nodes.iter().copied() {
+        let taints = selection::taints(node);
+        for taint in taints.iter().filter(|taint| !is_tolerated(taint)) {
+            let text = taint.replace("=:", ":");
+            groups.entry(text).or_default().push(node);
+        }
+    }
+    if groups.is_empty() {
+        let none = ok("no taint keeps the agent off the nodes with GPUs");
+        return vec![About::cluster().finding(check, none)];
+    }
+    let kept_off = groups.into_iter().map(|(taint, nodes)| {
+        let not_tolerated = warning(
+            format!("the taint {taint}: with the chart's values, the agent does not start here"),
+            "add a toleration to devicePlugin.pod.tolerations, beside the chart's own, and to pods that request GPUs",
+        );
+        about_nodes(&nodes).finding(check, not_tolerated)
+    });
+    kept_off.collect()
+}
+
+/// Whether the agent's pods tolerate a taint, by the chart's values or as those of every DaemonSet.
+fn is_tolerated(taint: &str) -> bool {
+    let key = taint.split(['=', ':']).next().unwrap_or_default();
+    key.starts_with("node.kubernetes.io/")
+        || key.starts_with("node.cloudprovider.kubernetes.io/")
+        || key == "aliquot.dev/gpu-drain"
+        || key == "nvidia.com/gpu" && taint.ends_with(":NoSchedule")
 }
 
 /// A finding for each version that nodes report, about these nodes.

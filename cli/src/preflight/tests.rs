@@ -210,6 +210,28 @@ fn preflight_names_nodes_without_the_label_of_agents() {
     check(none, &[(Grade::Warning, "nodes", "cluster")]);
 }
 
+#[test]
+fn preflight_names_taints_that_the_agent_does_not_tolerate() {
+    let tainted = |facts: &mut PreFacts| {
+        let taint = |key: &str, value: &str| {
+            json!({"key": key, "value": value, "effect": "NoSchedule"})
+        };
+        let taints = [
+            taint("sku", "gpu"),
+            taint("nvidia.com/gpu", "present"),
+            taint("node.kubernetes.io/unschedulable", ""),
+        ];
+        let node = &mut facts.nodes.as_mut().unwrap()[0];
+        node.spec = from(json!({"taints": taints}));
+    };
+    let found = check(tainted, &[(Grade::Warning, "taints", "n1")]);
+    assert!(found[0].found.contains("sku=gpu:NoSchedule"), "{found:?}");
+    let values = include_str!("../../../charts/aliquot/values.yaml");
+    let toleration =
+        "- key: nvidia.com/gpu\n        operator: Exists\n        effect: NoSchedule\n";
+    assert!(values.contains(toleration));
+}
+
 /// The findings about a policy that are not ok: their grades and texts.
 fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
     policy_with(spec, &[node("n1", labels, &json!({}))], &[])
