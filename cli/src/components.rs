@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_core::request;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Node, Pod, PodCondition};
 
@@ -102,14 +103,19 @@ pub fn node_name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The resources of NVIDIA's that the node offers to pods now, such as `8 nvidia.com/gpu`.
+/// The GPU resources of NVIDIA's that the node offers to pods now, such as `8 nvidia.com/gpu`.
 pub fn offered(node: &Node) -> impl Iterator<Item = String> {
     let status = node.status.as_ref();
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
     let amounts = allocatable.into_iter().flatten();
     amounts
-        .filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
+        .filter(|(name, amount)| is_gpu(name) && amount.0 != "0")
         .map(|(name, amount)| format!("{} {name}", amount.0))
+}
+
+/// Whether a resource is one of GPUs with a name of NVIDIA's.
+pub fn is_gpu(resource: &str) -> bool {
+    resource.starts_with("nvidia.com/") && request::is_gpu(resource)
 }
 
 pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::flags::{FlagError, RequestFlags};
+use aliquot_k8s::selection;
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
@@ -36,12 +37,18 @@ const NEWEST: u32 = 37;
 /// The label of nodes on which the agent starts, by the chart's devicePlugin.nvidiaNodeSelector.
 const OURS: (&str, &str) = ("gpu", "on");
 /// Labels of nodes with NVIDIA's GPUs: those of GPU Operator, Node Feature Discovery, GKE and EKS.
-const GPU_LABELS: [&str; 5] = [
+const GPU_LABELS: [&str; 6] = [
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
+];
+/// Labels that name the manufacturer of a node's GPUs: those of AKS and Karpenter.
+const MANUFACTURER_LABELS: [&str; 2] = [
+    "kubernetes.azure.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-manufacturer",
 ];
 
 /// The flags of `preflight`.
@@ -162,6 +169,7 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
         Ok(nodes) => {
             let nodes: Vec<&Node> = nodes.iter().filter(|node| has_gpus(node)).collect();
             found.push(labelled(&nodes));
+            found.extend(taints(&nodes));
             found.extend(by_version(
                 &nodes,
                 |info| &info.kubelet_version,
@@ -179,7 +187,8 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
         }
     }
     let nodes = facts.nodes.as_deref().unwrap_or_default();
-    found.extend(gpu_operator::checks(&facts.policies, nodes));
+    let workloads = facts.workloads.as_deref().unwrap_or_default();
+    found.extend(gpu_operator::checks(&facts.policies, nodes, workloads));
     let device_classes = device_class::check(&facts.device_classes, &[]);
     found.push(about.finding("device-classes", device_classes));
     found
@@ -256,7 +265,11 @@ fn is_ours(node: &Node) -> bool {
 
 fn has_gpus(node: &Node) -> bool {
     let known = |key: &str| label(node, key).is_some_and(|value| value != "false");
-    is_ours(node) || GPU_LABELS.into_iter().any(known) || offered(node).next().is_some()
+    let names_nvidia = |key: &str| label(node, key) == Some("nvidia");
+    is_ours(node)
+        || GPU_LABELS.into_iter().any(known)
+        || MANUFACTURER_LABELS.into_iter().any(names_nvidia)
+        || offered(node).next().is_some()
 }
 
 /// About these nodes together.
@@ -287,6 +300,40 @@ fn labelled(nodes: &[&Node]) -> Finding {
         "kubectl label node NODE gpu=on, when no other plugin offers nvidia.com/gpu on it",
     );
     about_nodes(&others).finding(check, unlabelled)
+}
+
+/// Taints of these nodes that keep the agent off them.
+fn taints(nodes: &[&Node]) -> Vec<Finding> {
+    let check = "taints";
+    let mut groups: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+    for node in nodes.iter().copied() {
+        let taints = selection::taints(node);
+        for taint in taints.iter().filter(|taint| !is_tolerated(taint)) {
+            let text = taint.replace("=:", ":");
+            groups.entry(text).or_default().push(node);
+        }
+    }
+    if groups.is_empty() {
+        let none = ok("no taint keeps the agent off the nodes with GPUs");
+        return vec![About::cluster().finding(check, none)];
+    }
+    let kept_off = groups.into_iter().map(|(taint, nodes)| {
+        let not_tolerated = warning(
+            format!("the taint {taint}: with the chart's values, the agent does not start here"),
+            "add a toleration to devicePlugin.pod.tolerations, beside the chart's own, and to pods that request GPUs",
+        );
+        about_nodes(&nodes).finding(check, not_tolerated)
+    });
+    kept_off.collect()
+}
+
+/// Whether the agent's pods tolerate a taint, by the chart's values or as those of every DaemonSet.
+fn is_tolerated(taint: &str) -> bool {
+    let key = taint.split(['=', ':']).next().unwrap_or_default();
+    key.starts_with("node.kubernetes.io/")
+        || key.starts_with("node.cloudprovider.kubernetes.io/")
+        || key == "aliquot.dev/gpu-drain"
+        || key == "nvidia.com/gpu" && taint.ends_with(":NoSchedule")
 }
 
 /// A finding for each version that nodes report, about these nodes.

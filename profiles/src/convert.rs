@@ -5,6 +5,9 @@
 //! here; that plugin reads them and drops them with a warning. A key in the wrong place, which that
 //! plugin ignores (such as `renameByDefault` under `flags`), is an error.
 
+use std::collections::BTreeSet;
+
+use aliquot_core::mig;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,6 +21,7 @@ use crate::schema::{ValueSchema, optional, required};
 use crate::text_format;
 
 const PREFIX: &str = "nvidia.com/";
+const GPU: &str = "nvidia.com/gpu";
 
 const FILE: ValueSchema = Keys(&[
     required("version", Words(&["v1"]), ""),
@@ -156,6 +160,16 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
     if !errors.is_empty() {
         return Err(ProfileErrors(errors));
     }
+    let renamed: BTreeSet<&str> = gpus
+        .iter()
+        .filter_map(|rule| rule.mode.resource(GPU))
+        .filter(|name| *name != GPU)
+        .collect();
+    if !renamed.is_empty() {
+        let names: Vec<&str> = renamed.into_iter().collect();
+        let names = names.join(", ");
+        notes.push(format!("the chart's extraResources must list {names}"));
+    }
     // A whole GPU for one container, the default of NVIDIA's plugin.
     let whole = Mode::Exclusive(Exclusive::default());
     let rest = (!gpus.iter().any(|rule| rule.select.all)).then_some(whole);
@@ -176,14 +190,20 @@ fn rules(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Rule>, ProfileError> {
     let full = full(&resource.name);
-    if full.starts_with("nvidia.com/mig-") {
+    if full.starts_with(mig::RESOURCES) {
         notes.push(format!(
             "{path}: {full} is left out, because this file does not tell which GPUs have such instances; give those GPUs mode mig with `on` under that profile: replicas {}",
             resource.replicas
         ));
+        if let Some(name) = rename(sharing, resource) {
+            notes.push(format!(
+                "{path}: pods cannot ask for {name} any more: they ask for {full}, or for a `rename` outside {}",
+                mig::RESOURCES
+            ));
+        }
         return Ok(Vec::new());
     }
-    if full != "nvidia.com/gpu" {
+    if full != GPU {
         return Err(ProfileError::new(
             child_path(path, "name"),
             &json!(resource.name),
@@ -199,6 +219,13 @@ fn rules(
             "2 or more with timeSlicing, 1 to 48 with mps",
         )
     })?;
+    let is_all = resource.devices.is_null() || resource.devices == "all";
+    for (key, is_ignored) in [("devices", !is_all), ("rename", resource.rename.is_some())] {
+        if is_ignored {
+            let path = child_path(path, key);
+            notes.push(format!("{path} takes effect here; NVIDIA's plugin ignores it"));
+        }
+    }
     let selects = select(&resource.devices, &child_path(path, "devices"))?.into_iter();
     Ok(selects.map(|one| Rule::new(one, mode.clone())).collect())
 }
@@ -211,14 +238,19 @@ fn full(name: &str) -> String {
     }
 }
 
-fn mode(kind: &str, sharing: &SharingSettings, resource: &Resource) -> Option<Mode> {
+/// The name that pods ask for instead of the resource's.
+fn rename(sharing: &SharingSettings, resource: &Resource) -> Option<String> {
     let by_default = || {
         sharing
             .rename_by_default
             .then(|| format!("{}.shared", resource.name))
     };
     let rename = resource.rename.clone().or_else(by_default);
-    let rename = rename.map(|name| full(&name));
+    rename.map(|name| full(&name))
+}
+
+fn mode(kind: &str, sharing: &SharingSettings, resource: &Resource) -> Option<Mode> {
+    let rename = rename(sharing, resource);
     let replicas = resource.replicas;
     // As in NVIDIA's plugin: rejected by default with MPS, allowed with time-slicing.
     if kind == "mps" {

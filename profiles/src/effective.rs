@@ -1,7 +1,10 @@
 //! The current configuration of a node, from the inventory that its agent published, as a profile to
 //! edit. Settings that the inventory lacks are left out: compute modes, graphics, video.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::inventory::{self, Gpu, Inventory};
+use aliquot_core::mig;
 use aliquot_core::mig::published::{self, Mig as PublishedMig};
 use aliquot_core::{GpuUuid, Mib, Namespace, Percent};
 use serde_json::json;
@@ -47,7 +50,7 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
     }
     let profile = match &mut gpus[..] {
         [] => built_in(),
-        [rule] => {
+        [rule] if offers_all_gpus(inventory) => {
             rule.select = GpuSelector::all();
             Profile {
                 gpus,
@@ -60,6 +63,14 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
         },
     };
     Ok(Config::new(node, profile))
+}
+
+/// Whether the inventory has every GPU of its node, as far as indices and links tell: unmanaged ones are not in it.
+fn offers_all_gpus(inventory: &Inventory) -> bool {
+    let indices: BTreeSet<u32> = inventory.gpus.iter().map(|gpu| gpu.index).collect();
+    let mut linked = inventory.gpus.iter().flat_map(|gpu| gpu.links.keys());
+    (0..).zip(indices).all(|(place, index)| place == index)
+        && linked.all(|uuid| inventory.gpu(uuid).is_some())
 }
 
 fn mode(gpu: &Gpu, index: usize) -> Result<Mode, ProfileError> {
@@ -167,9 +178,17 @@ fn add_reservation(all: &mut Vec<Reservation>, profile: &str, namespaces: &[Name
 
 /// Adds an instance to the layout of its GPU.
 fn add_instance(gpu: &Gpu, instance: &published::FixedInstance, gpus: &mut Vec<Rule>) {
+    let is_of_profile = gpu.resource == mig::resource(&instance.profile);
+    let may_be_renamed = matches!(gpu.mode, inventory::Mode::Timeslice | inventory::Mode::Mps);
+    // Without a name of its own it has that of whole GPUs, whatever that is in this cluster.
+    let is_single = gpu.resource == DEFAULT_RESOURCE || !(is_of_profile || may_be_renamed);
+    let rename = (!is_of_profile && !is_single).then(|| gpu.resource.clone());
     let on = match gpu.mode {
-        inventory::Mode::Timeslice => Some(InstanceSharing::Timeslice(timeslice(gpu))),
-        inventory::Mode::Mps => Some(InstanceSharing::Mps(mps(gpu))),
+        inventory::Mode::Timeslice => Some(InstanceSharing::Timeslice(Timeslice {
+            rename,
+            ..timeslice(gpu)
+        })),
+        inventory::Mode::Mps => Some(InstanceSharing::Mps(Mps { rename, ..mps(gpu) })),
         inventory::Mode::Vgpu => Some(InstanceSharing::Vgpu(Vgpu {
             split: Some(gpu.replicas),
             memory_scaling: Scaling::between(gpu.memory, gpu.scaled),
@@ -179,16 +198,7 @@ fn add_instance(gpu: &Gpu, instance: &published::FixedInstance, gpus: &mut Vec<R
     };
     let own = |rule: &&mut Rule| rule.select.uuid == [instance.parent.clone()];
     if gpus.iter_mut().find(own).is_none() {
-        let strategy = if gpu.resource == DEFAULT_RESOURCE {
-            Strategy::Single
-        } else {
-            Strategy::Mixed
-        };
-        let mig = Mig {
-            strategy,
-            ..Mig::default()
-        };
-        gpus.push(rule(&instance.parent, Mode::Mig(mig)));
+        gpus.push(rule(&instance.parent, Mode::Mig(Mig::default())));
     }
     let Some(rule) = gpus.iter_mut().find(own) else {
         return;
@@ -199,6 +209,9 @@ fn add_instance(gpu: &Gpu, instance: &published::FixedInstance, gpus: &mut Vec<R
     let Mode::Mig(mig) = &mut rule.mode else {
         return;
     };
+    if is_single {
+        mig.strategy = Strategy::Single;
+    }
     let same = |slice: &&mut LayoutEntry| slice.profile == instance.profile && slice.on == on;
     match mig.layout.iter_mut().find(same) {
         Some(slice) => slice.count += 1,

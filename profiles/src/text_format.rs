@@ -1,5 +1,7 @@
 //! Formats of strings in a configuration. A format's pattern accepts at least what its function does.
 
+use aliquot_core::mig;
+
 #[derive(Clone, Copy, Debug)]
 pub struct TextFormat {
     /// In words, for messages.
@@ -34,9 +36,10 @@ pub const NAMESPACE: TextFormat = TextFormat {
     matches: is_namespace,
 };
 pub const RESOURCE: TextFormat = TextFormat {
-    expectation: "a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
+    expectation: "a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared, but no nvidia.com/mig-...",
     pattern: "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
-    matches: |text| text.contains('/') && is_label_key(text),
+    // Scheduler and webhook know instances by these names.
+    matches: |text| text.contains('/') && is_label_key(text) && !text.starts_with(mig::RESOURCES),
 };
 pub const UUID: TextFormat = TextFormat {
     expectation: "a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)",

@@ -42,6 +42,15 @@ fn merges_gpus_with_same_mode_into_one_entry() {
         &[vgpu(0), vgpu(1)],
         Ok("{gpus: [{select: {all: true}, mode: vgpu, split: 10, memoryScaling: 1.5}]}"),
     );
+    // Beside a GPU that is not offered, which has the lowest index, or to which it has a link.
+    let mut linked = vgpu(0);
+    linked["links"] = json!({"GPU-00000009-0000-0000-0000-000000000000": 1});
+    for (gpu, uuid) in [(vgpu(1), "GPU-00000001"), (linked, "GPU-00000000")] {
+        let own = format!(
+            "{{gpus: [{{select: {{uuid: {uuid}-0000-0000-0000-000000000000}}, mode: vgpu, split: 10, memoryScaling: 1.5}}]}}"
+        );
+        check(&[gpu], Ok(&own));
+    }
     check(
         &[
             vgpu(0),
@@ -76,7 +85,7 @@ fn instance(profile: &str, start: u8, mode: &str, replicas: u32) -> Value {
 
 /// A GPU with dynamic MIG of one profile, and what is reserved of it.
 fn dynamic_mig(reserved: &[Value]) -> Value {
-    let mut dynamic = gpu(1, "mig", "nvidia.com/gpu", 0, 1000);
+    let mut dynamic = gpu(0, "mig", "nvidia.com/gpu", 0, 1000);
     let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0, 1], "most": 7});
     dynamic["mig"] =
         json!({"compute": 7, "profiles": [profile], "instances": [], "reserved": reserved});
@@ -92,6 +101,16 @@ fn shows_partitioned_gpus_as_layout_or_dynamic() {
     ];
     let layout = "{gpus: [{select: {all: true}, mode: mig, strategy: mixed, layout: [{profile: 1g.5gb, count: 2}, {profile: 3g.20gb, count: 1, on: {mode: mps, replicas: 3, strict: false}}]}]}";
     check(&instances, Ok(layout));
+    let named = |mode, resource: &str| {
+        let mut instance = instance("1g.5gb", 0, mode, 2);
+        instance["resource"] = json!(resource);
+        [instance]
+    };
+    let renamed = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: timeslice, replicas: 2, rename: nvidia.com/small}}]}]}";
+    check(&named("timeslice", "nvidia.com/small"), Ok(renamed));
+    // Whole GPUs have another name in this cluster.
+    let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 1g.5gb}]}]}";
+    check(&named("exclusive", "example.com/gpu"), Ok(single));
     let dynamic = "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}";
     check(&[dynamic_mig(&[])], Ok(dynamic));
 }

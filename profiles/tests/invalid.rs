@@ -120,7 +120,9 @@ fn reports_each_invalid_mode() {
 {gpus: [{select: {index: 0}, mode: timeslice, replicas: 1}]}
   profiles.lab.gpus[0].replicas: 1 is too small; expected: an integer from 2 to 1000
 {gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, rename: gpu.shared}]}
-  profiles.lab.gpus[0].rename: "gpu.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared
+  profiles.lab.gpus[0].rename: "gpu.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared, but no nvidia.com/mig-...
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: timeslice, replicas: 2, rename: nvidia.com/mig-1g.5gb.shared}}]}]}
+  profiles.lab.gpus[0].layout[0].on.rename: "nvidia.com/mig-1g.5gb.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared, but no nvidia.com/mig-...
 {gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, strict: 'yes'}]}
   profiles.lab.gpus[0].strict: "yes" is a string; expected: true or false
 {gpus: [{select: {index: 0}, mode: mps, replicas: 4, memory: 4Gi}]}
@@ -145,7 +147,7 @@ fn reports_each_invalid_mode() {
   profiles.lab.gpus[0].strategy: "single" requires identical instances; expected: a layout of one profile, or strategy mixed
 {gpus: [{select: {index: 0}, mode: exclusive, split: 4, rename: 5}]}
   profiles.lab.gpus[0].split: unknown key; expected: mode, select, optional, reserve, rename
-  profiles.lab.gpus[0].rename: 5 is a number (quote it to make it text); expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared
+  profiles.lab.gpus[0].rename: 5 is a number (quote it to make it text); expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared, but no nvidia.com/mig-...
 "#,
     );
 }

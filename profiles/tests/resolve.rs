@@ -176,9 +176,9 @@ fn reports_layout_that_gpu_does_not_support() {
 {gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 3g.20gb, count: 2}, {profile: 1g.5gb}]}], rest: vgpu}
   profiles.lab.gpus[0].layout: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: instances that fit on the GPU together
 {gpus: [{select: {index: 2}, mode: mig, layout: [{profile: 1g.5gb}]}], rest: vgpu}
-  profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb
+  profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb, 2g.12gb+me
 {gpus: [{select: {index: 2}, mode: mig, dynamic: true, allow: [1g.6gb, 3g.20gb]}], rest: vgpu}
-  profiles.lab.gpus[0].allow[1]: "3g.20gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb
+  profiles.lab.gpus[0].allow[1]: "3g.20gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb, 2g.12gb+me
 "#,
     );
 }

@@ -23,8 +23,17 @@ pub struct Workload {
     pub pod: Pod,
 }
 
-/// Kinds whose pods are covered by their templates.
-const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
+/// Kinds whose pods are covered by their templates, with their groups: Volcano has Jobs of its own.
+const OWNERS: [(&str, &str); 5] = [
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("apps", "DaemonSet"),
+    ("batch", "Job"),
+    ("batch", "CronJob"),
+];
+/// The label of a Deployment's pods. Other ReplicaSets, such as those of Argo Rollouts, have templates that are not
+/// listed.
+const OF_DEPLOYMENT: &str = "pod-template-hash";
 
 /// What could not be listed, and why.
 pub(super) type Missing = Vec<(&'static str, String)>;
@@ -85,8 +94,14 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
 /// Whether a controller of [`OWNERS`] made the object.
 fn is_made_by_another(meta: &ObjectMeta) -> bool {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    let by = owners.iter().find(|owner| owner.controller == Some(true));
-    by.is_some_and(|by| OWNERS.contains(&by.kind.as_str()))
+    let Some(by) = owners.iter().find(|owner| owner.controller == Some(true)) else {
+        return false;
+    };
+    let (group, kind) = (by.api_version.split('/').next(), by.kind.as_str());
+    let labels = meta.labels.as_ref();
+    let is_of_deployment = || labels.is_some_and(|labels| labels.contains_key(OF_DEPLOYMENT));
+    OWNERS.contains(&(group.unwrap_or_default(), kind))
+        && (kind != "ReplicaSet" || is_of_deployment())
 }
 
 /// A Job that has not finished; a finished one makes no more pods.
@@ -141,5 +156,22 @@ mod tests {
         check(&[("Suspended", "True"), ("Failed", "False")], true);
         check(&[("Complete", "True")], false);
         check(&[("Failed", "True")], false);
+    }
+
+    #[test]
+    fn pods_without_a_listed_template_are_judged_themselves() {
+        let check = |version: &str, kind: &str, label: &str, expected: bool| {
+            let owner = json!({"apiVersion": version, "kind": kind, "name": "o", "uid": "u",
+                "controller": true});
+            let object = json!({"labels": {label: "5d8f"}, "ownerReferences": [owner]});
+            let meta = serde_json::from_value(object).unwrap();
+            assert_eq!(is_made_by_another(&meta), expected, "{version} {kind}");
+        };
+        check("batch/v1", "Job", "a", true);
+        check("batch.volcano.sh/v1alpha1", "Job", "a", false);
+        check("apps/v1", "StatefulSet", "a", true);
+        check("apps.kruise.io/v1beta1", "StatefulSet", "a", false);
+        check("apps/v1", "ReplicaSet", "pod-template-hash", true);
+        check("apps/v1", "ReplicaSet", "rollouts-pod-template-hash", false);
     }
 }

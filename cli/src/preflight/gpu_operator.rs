@@ -5,6 +5,7 @@ use kube::Client;
 use kube::api::{DynamicObject, GroupVersionKind};
 use serde_json::Value;
 
+use super::gather::Workload;
 use super::{is_ours, label};
 use crate::components::node_name;
 use crate::doctor::facts::Fact;
@@ -31,6 +32,11 @@ const DRIVER_ROOT: &str = "/run/nvidia/driver";
 /// How the operator labels a node that has a driver of its own and gets no driver container.
 const OWN_DRIVER: (&str, &str) = ("nvidia.com/gpu.deploy.driver", "pre-installed");
 
+/// The validator's DaemonSet, and its container that may start a pod, by this variable.
+const VALIDATOR: &str = "nvidia-operator-validator";
+const PLUGIN_VALIDATION: &str = "plugin-validation";
+const WITH_WORKLOAD: &str = "WITH_WORKLOAD";
+
 /// The policies; a cluster without the operator has none.
 pub(super) async fn policies(client: &Client) -> Fact<Vec<DynamicObject>> {
     let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");
@@ -38,7 +44,11 @@ pub(super) async fn policies(client: &Client) -> Fact<Vec<DynamicObject>> {
 }
 
 /// What each policy means for an installation.
-pub(super) fn checks(policies: &Fact<Vec<DynamicObject>>, nodes: &[Node]) -> Vec<Finding> {
+pub(super) fn checks(
+    policies: &Fact<Vec<DynamicObject>>,
+    nodes: &[Node],
+    workloads: &[Workload],
+) -> Vec<Finding> {
     let cluster = |checked| vec![About::cluster().finding(CHECK, checked)];
     let policies = match policies {
         Err(why) => return cluster(Err(why.clone())),
@@ -51,7 +61,7 @@ pub(super) fn checks(policies: &Fact<Vec<DynamicObject>>, nodes: &[Node]) -> Vec
     for policy in policies {
         let name = policy.metadata.name.as_deref().unwrap_or_default();
         let about = About(format!("ClusterPolicy {name}"));
-        let verdicts = of_policy(&policy.data["spec"], nodes).into_iter();
+        let verdicts = of_policy(&policy.data["spec"], nodes, workloads).into_iter();
         found.extend(verdicts.map(|checked| about.finding(CHECK, checked)));
     }
     found
@@ -62,12 +72,18 @@ fn is_on(spec: &Value, part: &str) -> bool {
     spec[part]["enabled"] != false
 }
 
-fn of_policy(spec: &Value, nodes: &[Node]) -> Vec<Checked> {
+/// Whether the operator has a part on the node: it labels the nodes where one belongs, so that those without operands
+/// and, for MIG manager, those whose GPUs have no MIG have no such label.
+fn is_deployed(node: &Node, key: &str) -> bool {
+    label(node, key).is_some_and(|value| value != "false")
+}
+
+fn of_policy(spec: &Value, nodes: &[Node], workloads: &[Workload]) -> Vec<Checked> {
     let mut found: Vec<Checked> = REPLACED
         .into_iter()
         .map(|part| replaced(spec, nodes, part))
         .collect();
-    found.extend([validator(spec), driver(spec, nodes)]);
+    found.extend([validator(spec, workloads), driver(spec, nodes)]);
     if spec["cdi"]["enabled"] == false {
         found.push(warning(
             "cdi.enabled is false: NVIDIA's runtime is the default one, and opens GPUs to every image that sets NVIDIA_VISIBLE_DEVICES",
@@ -84,7 +100,7 @@ fn replaced(spec: &Value, nodes: &[Node], (part, section, key): (&str, &str, &st
     }
     let runs = nodes
         .iter()
-        .filter(|node| is_ours(node) && label(node, key) != Some("false"));
+        .filter(|node| is_ours(node) && is_deployed(node, key));
     let names: Vec<&str> = runs.map(node_name).collect();
     if names.is_empty() {
         return note(
@@ -103,11 +119,24 @@ fn replaced(spec: &Value, nodes: &[Node], (part, section, key): (&str, &str, &st
     )
 }
 
-/// The validator starts no pod that asks for a GPU and names its node.
-fn validator(spec: &Value) -> Checked {
+/// The validator starts no pod that asks for a GPU and names its node. Its DaemonSet says what holds where the policy
+/// does not: the operator's own default is false since 25.10, and was true before.
+fn validator(spec: &Value, workloads: &[Workload]) -> Checked {
+    let made = workloads
+        .iter()
+        .filter(|one| one.kind == "DaemonSet" && one.name == VALIDATOR)
+        .filter_map(|one| one.pod.spec.as_ref())
+        .flat_map(|pod| pod.init_containers.iter().flatten())
+        .filter(|container| container.name == PLUGIN_VALIDATION)
+        .flat_map(|container| container.env.iter().flatten())
+        .find(|variable| variable.name == WITH_WORKLOAD)
+        .and_then(|variable| variable.value.as_deref());
     let list = spec["validator"]["plugin"]["env"].as_array();
     let mut variables = list.into_iter().flatten();
-    if variables.any(|one| one["name"] == "WITH_WORKLOAD" && one["value"] == "false") {
+    let written = variables
+        .find(|one| one["name"] == WITH_WORKLOAD)
+        .and_then(|one| one["value"].as_str());
+    if made.or(written) == Some("false") {
         return ok("the validator starts no pod that asks for a GPU");
     }
     warning(
@@ -126,12 +155,15 @@ fn driver(spec: &Value, nodes: &[Node]) -> Checked {
             format!("install with --set devicePlugin.nvidiaDriverRoot={root}"),
         )
     };
-    let deployed = |node: &&Node| label(node, OWN_DRIVER.0).is_some_and(|value| value != "false");
     let (own, others): (Vec<&Node>, Vec<&Node>) = nodes
         .iter()
-        .filter(deployed)
+        .filter(|node| is_deployed(node, OWN_DRIVER.0))
         .partition(|node| label(node, OWN_DRIVER.0) == Some(OWN_DRIVER.1));
-    if !is_on(spec, "driver") || (!own.is_empty() && others.is_empty()) {
+    if !is_on(spec, "driver") {
+        // Somebody else installs it: into another directory only if the policy names one, as on GKE.
+        return with_root(if root == DRIVER_ROOT { "/" } else { root });
+    }
+    if !own.is_empty() && others.is_empty() {
         return with_root("/");
     }
     if own.is_empty() {

@@ -38,6 +38,9 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
+/// Parts of the names of images that look like theirs: HAMi's web interface, and AMD's device plugin.
+const OTHER_IMAGES: [&str; 2] = ["projecthami/hami-", "rocm/k8s-device-plugin"];
+
 /// Other device plugins by the name of the program, whatever the image.
 const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
 
@@ -65,6 +68,9 @@ pub(super) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static st
 /// The name of the device plugin that a container runs.
 fn plugin(container: &Container) -> Option<&'static str> {
     let image = container.image.as_deref().unwrap_or_default();
+    if OTHER_IMAGES.iter().any(|part| image.contains(part)) {
+        return None;
+    }
     let command = [&container.command, &container.args];
     let mut words = command.into_iter().flatten().flatten().map(String::as_str);
     let path = words.next().unwrap_or_default();
@@ -112,6 +118,8 @@ mod tests {
             &["/usr/bin/nvidia-gpu-device-plugin"],
             Some("Google's device plugin for NVIDIA GPUs"),
         );
+        check("projecthami/hami-webui-be-oss:v1.3.0", &[], None);
+        check("docker.io/rocm/k8s-device-plugin:latest", &[], None);
         check("nginx", &["nginx"], None);
     }
 }

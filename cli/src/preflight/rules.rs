@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::gather::Workload;
 use super::systems::{CurrentSystem, Settings};
-use crate::components::IGNORE_LABELS;
+use crate::components::{IGNORE_LABELS, is_gpu};
 use crate::doctor::finding::{About, Checked, Finding, note, ok, problem, warning};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
@@ -140,7 +140,7 @@ fn running(one: &Workload, settings: &Settings) -> Option<Checked> {
     ))
 }
 
-/// The resources of NVIDIA's that a pod requests and no node will have.
+/// The GPU resources of NVIDIA's that a pod requests and no node will have.
 fn unknown_names<'a>(object: &'a Pod, settings: &Settings) -> Vec<&'a str> {
     let names = &settings.pods.names;
     let usual = |name: &str| Resource::ALL.iter().any(|one| names.of(*one) == name);
@@ -149,7 +149,7 @@ fn unknown_names<'a>(object: &'a Pod, settings: &Settings) -> Vec<&'a str> {
         .flat_map(|resources| [&resources.limits, &resources.requests])
         .flatten()
         .flat_map(|amounts| amounts.keys().map(String::as_str))
-        .filter(|name| name.starts_with("nvidia.com/"))
+        .filter(|name| is_gpu(name))
         .filter(|name| !usual(name) && !is_other(name, &settings.pods.extra))
         .collect();
     unknown.sort_unstable();

@@ -153,8 +153,9 @@ fn reports_environment_schedulers_and_unknown_names() {
         limits(json!({"nvidia.com/gpu.shared": "1"})),
         &[("unknown-resource", BAD)],
     );
+    // A network device of NVIDIA's network operator.
     check(
-        limits(json!({"nvidia.com/mig-1g.5gb": "1"})),
+        limits(json!({"nvidia.com/mig-1g.5gb": "1", "nvidia.com/hostdev": "1"})),
         &[("unchanged", Grade::Ok)],
     );
     let mut pod = share();

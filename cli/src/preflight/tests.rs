@@ -168,6 +168,13 @@ fn preflight_names_other_owners_of_gpus() {
         (Grade::Note, "gpu-owner", "n1"),
     ];
     check(hidden(json!({})), &notes);
+    // Network devices, which another operator of NVIDIA's offers.
+    let network = |facts: &mut PreFacts| {
+        let devices = json!({"nvidia.com/hostdev": "8"});
+        let labelled = node("n1", &json!({"gpu": "on"}), &devices);
+        facts.nodes = Ok(vec![labelled, node("n2", &json!({}), &devices)]);
+    };
+    check(network, &[]);
     // What Aliquot's own agent offers.
     let own = |facts: &mut PreFacts| {
         hidden(json!({"gpu": "on"}))(facts);
@@ -186,19 +193,54 @@ fn preflight_names_nodes_without_the_label_of_agents() {
         facts.nodes = Ok(vec![node("n1", &present, &json!({})), ours("n2")]);
     };
     check(unlabelled, &[(Grade::Note, "nodes", "n1")]);
+    // By the labels of Node Feature Discovery's defaults, AKS and Karpenter.
+    for (key, value) in [
+        ("feature.node.kubernetes.io/pci-0300_10de.present", "true"),
+        ("kubernetes.azure.com/accelerator", "nvidia"),
+        ("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia"),
+    ] {
+        let labelled = |facts: &mut PreFacts| {
+            let others = node("n2", &json!({MANUFACTURER_LABELS[1]: "amd"}), &json!({}));
+            let of_nvidia = node("n1", &json!({key: value}), &json!({}));
+            facts.nodes = Ok(vec![of_nvidia, others, ours("n3")]);
+        };
+        check(labelled, &[(Grade::Note, "nodes", "n1")]);
+    }
     let none = |facts: &mut PreFacts| facts.nodes.as_mut().unwrap().truncate(0);
     check(none, &[(Grade::Warning, "nodes", "cluster")]);
 }
 
-/// The findings about a policy that are not ok: their grades and texts.
-fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
-    policy_with(spec, &[node("n1", labels, &json!({}))])
+#[test]
+fn preflight_names_taints_that_the_agent_does_not_tolerate() {
+    let tainted = |facts: &mut PreFacts| {
+        let taint = |key: &str, value: &str| {
+            json!({"key": key, "value": value, "effect": "NoSchedule"})
+        };
+        let taints = [
+            taint("sku", "gpu"),
+            taint("nvidia.com/gpu", "present"),
+            taint("node.kubernetes.io/unschedulable", ""),
+        ];
+        let node = &mut facts.nodes.as_mut().unwrap()[0];
+        node.spec = from(json!({"taints": taints}));
+    };
+    let found = check(tainted, &[(Grade::Warning, "taints", "n1")]);
+    assert!(found[0].found.contains("sku=gpu:NoSchedule"), "{found:?}");
+    let values = include_str!("../../../charts/aliquot/values.yaml");
+    let toleration =
+        "- key: nvidia.com/gpu\n        operator: Exists\n        effect: NoSchedule\n";
+    assert!(values.contains(toleration));
 }
 
-fn policy_with(spec: &Value, nodes: &[Node]) -> Vec<(Grade, String)> {
+/// The findings about a policy that are not ok: their grades and texts.
+fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
+    policy_with(spec, &[node("n1", labels, &json!({}))], &[])
+}
+
+fn policy_with(spec: &Value, nodes: &[Node], workloads: &[Workload]) -> Vec<(Grade, String)> {
     let object = json!({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
         "metadata": {"name": "cluster-policy"}, "spec": spec});
-    let found = gpu_operator::checks(&Ok(vec![from(object)]), nodes);
+    let found = gpu_operator::checks(&Ok(vec![from(object)]), nodes, workloads);
     assert!(
         found
             .iter()
@@ -223,6 +265,8 @@ fn preflight_names_settings_of_gpu_operator() {
         "devicePlugin.nvidiaDriverRoot=/run/nvidia/driver",
     );
     let usual = json!({});
+    let deployed = json!({"gpu": "on", "nvidia.com/gpu.deploy.device-plugin": "true",
+        "nvidia.com/gpu.deploy.mig-manager": "true"});
     let runs = [
         (
             Grade::Problem,
@@ -232,11 +276,12 @@ fn preflight_names_settings_of_gpu_operator() {
         (Grade::Warning, "WITH_WORKLOAD"),
         root,
     ];
-    check(&policy(&usual, &json!({"gpu": "on"})), &runs);
-    // Kept off the node by labels, or not labelled as ours yet.
+    check(&policy(&usual, &deployed), &runs);
+    // Kept off the node by labels, without operands, or not labelled as ours yet.
     let kept = json!({"gpu": "on", "nvidia.com/gpu.deploy.device-plugin": "false",
         "nvidia.com/gpu.deploy.mig-manager": "false"});
-    for labels in [kept, json!({})] {
+    let without = json!({"gpu": "on", "nvidia.com/gpu.deploy.operands": "false"});
+    for labels in [kept, without, json!({})] {
         let notes = [
             (
                 Grade::Note,
@@ -263,10 +308,28 @@ fn preflight_names_settings_of_gpu_operator() {
         (Grade::Warning, "cdi.enabled is false"),
     ];
     check(&policy(&closed, &json!({"gpu": "on"})), &found);
+    // The operator's own default, in what it made of the policy.
+    let warns_of_validator = |value: &str| {
+        let env = json!([{"name": "WITH_WORKLOAD", "value": value}]);
+        let container = json!({"name": "plugin-validation", "env": env});
+        let pod = json!({"spec": {"initContainers": [container], "containers": []}});
+        let made = workload("DaemonSet", "nvidia", "nvidia-operator-validator", pod);
+        let found = policy_with(&usual, &[], &[made]);
+        found.iter().any(|(_, text)| text.contains("WITH_WORKLOAD"))
+    };
+    assert_eq!(["true", "false"].map(warns_of_validator), [true, false]);
     let elsewhere = json!({"hostPaths": {"driverInstallDir": "/opt/driver"}});
     let found = policy(&elsewhere, &json!({}));
     assert!(
         found[3].1.ends_with("nvidiaDriverRoot=/opt/driver"),
+        "{found:?}"
+    );
+    // GKE's driver, which is not the operator's.
+    let install = json!({"driverInstallDir": "/home/kubernetes/bin/nvidia"});
+    let gke = json!({"driver": {"enabled": false}, "hostPaths": install});
+    let found = policy(&gke, &json!({}));
+    assert!(
+        found[3].1.ends_with("nvidiaDriverRoot=/home/kubernetes/bin/nvidia"),
         "{found:?}"
     );
     // The operator starts no driver container where it finds a driver.
@@ -275,9 +338,9 @@ fn preflight_names_settings_of_gpu_operator() {
         node(name, &labels, &json!({}))
     };
     let own = deploy("n1", "pre-installed");
-    let found = policy_with(&usual, std::slice::from_ref(&own));
+    let found = policy_with(&usual, std::slice::from_ref(&own), &[]);
     assert!(found[3].1.ends_with("nvidiaDriverRoot=/"), "{found:?}");
-    let found = policy_with(&usual, &[own, deploy("n2", "true")]);
+    let found = policy_with(&usual, &[own, deploy("n2", "true")], &[]);
     let (grade, text) = &found[3];
     let part = "before the operator: n1; it is /run/nvidia/driver on the others";
     assert!(*grade == Grade::Warning && text.contains(part), "{found:?}");

@@ -3,7 +3,7 @@
 //!
 //! Source: NVIDIA's MIG user guide, supported profiles and their placements. Memory is
 //! nominal, as in the profile's name; a driver gives a few percent less, and some round a
-//! name differently.
+//! name differently. A model whose name leaves its memory open is not here.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,17 @@ use crate::units::Mib;
 
 /// GB of an instance of one slice, one slice with double memory, two, three, four and seven
 /// slices, on GPUs with 7 compute and 8 memory slices, by words of the product's name.
-const SEVEN: [(&[&str], [u16; 6]); 12] = [
+const SEVEN: [(&[&str], [u16; 6]); 17] = [
     (&["A100", "40GB"], [5, 10, 10, 20, 20, 40]),
     (&["A100", "80GB"], [10, 20, 20, 40, 40, 80]),
     (&["H100", "NVL"], [12, 24, 24, 47, 47, 94]),
-    (&["H100"], [10, 20, 20, 40, 40, 80]),
+    (&["H100", "80GB"], [10, 20, 20, 40, 40, 80]),
+    (&["H100", "PCIe"], [10, 20, 20, 40, 40, 80]),
+    (&["H20", "3e"], [18, 35, 35, 71, 71, 141]),
+    (&["H20"], [12, 24, 24, 48, 48, 96]),
     (&["H200"], [18, 35, 35, 71, 71, 141]),
+    (&["GH200", "120GB"], [12, 24, 24, 48, 48, 96]),
+    (&["GH200", "480GB"], [12, 24, 24, 48, 48, 96]),
     (&["GH200", "144G"], [18, 36, 36, 72, 72, 144]),
     (&["B200"], [23, 45, 45, 90, 90, 180]),
     (&["GB200"], [23, 47, 47, 93, 93, 186]),
@@ -28,10 +33,9 @@ const SEVEN: [(&[&str], [u16; 6]); 12] = [
 ];
 /// The same of one, two and four slices, on GPUs with 4 of each; and whether they have
 /// graphics profiles.
-const FOUR: [(&[&str], [u16; 3], bool); 3] = [
+const FOUR: [(&[&str], [u16; 3], bool); 2] = [
     (&["A30"], [6, 12, 24], false),
     (&["RTX", "PRO", "6000"], [24, 48, 96], true),
-    (&["RTX", "PRO", "5000"], [12, 24, 48], true),
 ];
 
 /// The names of all profiles of all models in the table, sorted.
@@ -78,6 +82,8 @@ pub fn geometry(product: &str) -> Option<Geometry> {
         profiles.extend([ones("+gfx", 4), twos("+gfx", 2), whole("+gfx")]);
         profiles.extend([ones("-me", 4), twos("-me", 2)]);
         profiles.extend([ones("+me.all", 1), twos("+me.all", 1)]);
+    } else {
+        profiles.push(twos("+me", 1));
     }
     Geometry::new(4, profiles).ok()
 }

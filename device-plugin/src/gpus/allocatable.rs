@@ -101,6 +101,10 @@ pub fn allocatable_devices(
             if let Some(own) = health_of(device.uuid.as_str(), health) {
                 device.health = own;
             }
+            // A GPU that somebody else partitioned cannot be shared as a whole.
+            if gpu.mig.enabled && device.mig.is_none() {
+                device.mode = inventory::Mode::Unknown;
+            }
         }
         namespace_reservations::apply(&mut devices, &gpu_layout.reserve);
         devices

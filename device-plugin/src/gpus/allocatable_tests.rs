@@ -27,6 +27,17 @@ fn mode_determines_allocatable_device() {
 }
 
 #[test]
+fn gpu_that_somebody_else_partitioned_is_offered_in_no_mode() {
+    let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    for gpu in &mut facts.gpus {
+        gpu.mig.enabled = true;
+    }
+    let devices = allocatable_devices(&facts, &[], &mixed_layout());
+    let replicas: Vec<_> = devices.iter().flat_map(replicas_by_resource).collect();
+    assert_eq!(replicas, []);
+}
+
+#[test]
 fn hami_1_each_gpu_counts_as_often_as_it_is_split() {
     for (uuids, split) in [(&["GPU-a"][..], 10), (&["GPU-a", "GPU-b", "GPU-c"], 3)] {
         let facts = facts(uuids);

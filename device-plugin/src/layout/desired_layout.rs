@@ -83,16 +83,27 @@ fn gpu(facts: &nvml::GpuFacts) -> PhysicalGpu {
 }
 
 /// The text at `path`: a file, or a directory with one file that ends in `.yaml`, `.yml` or
-/// `.json`. `None` if there is none. The error is for the administrator.
-pub fn read_configuration(path: &Path) -> Result<Option<String>, String> {
-    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+/// `.json`. One that is missing does not ask for the default.
+pub fn read_configuration(path: &Path) -> Result<String, DesiredLayoutError> {
+    let broken = |text| DesiredLayoutError {
+        reason: "ConfigurationBroken",
+        text,
+    };
+    let missing = || DesiredLayoutError {
+        reason: "ConfigurationMissing",
+        text: format!(
+            "no configuration found at {}, expected a .yaml, .yml or .json file",
+            path.display()
+        ),
+    };
+    let failed = |error: io::Error| broken(format!("cannot read {}: {error}", path.display()));
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
         Err(error) => return Err(failed(error)),
     };
     if found.is_file() {
-        return std::fs::read_to_string(path).map(Some).map_err(failed);
+        return std::fs::read_to_string(path).map_err(failed);
     }
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
@@ -105,17 +116,15 @@ pub fn read_configuration(path: &Path) -> Result<Option<String>, String> {
         }
     }
     match files.as_slice() {
-        [] => Ok(None),
-        [file] => {
-            let failed = |error| format!("cannot read {}: {error}", file.display());
-            std::fs::read_to_string(file).map(Some).map_err(failed)
-        }
+        [] => Err(missing()),
+        [file] => std::fs::read_to_string(file)
+            .map_err(|error| broken(format!("cannot read {}: {error}", file.display()))),
         several => {
             let n = several.len();
             let path = path.display();
-            Err(format!(
+            Err(broken(format!(
                 "{path} has {n} configuration files, expected one .yaml, .yml or .json file"
-            ))
+            )))
         }
     }
 }
@@ -218,20 +227,23 @@ profiles:
     fn reads_file_or_mounted_config_map() {
         let dir = tempfile::tempdir().expect("tempdir");
         let read = |name: &str| read_configuration(&dir.path().join(name));
-        assert_eq!(read("none"), Ok(None));
+        let is_missing = |name: &str| read(name).expect_err(name).reason == "ConfigurationMissing";
+        assert!(is_missing("none"));
         std::fs::write(dir.path().join("a.yaml"), "one").expect("written");
-        assert_eq!(read("a.yaml"), Ok(Some("one".to_owned())));
+        assert_eq!(read("a.yaml"), Ok("one".to_owned()));
         // As the kubelet mounts it: a link to a link to the file of this version.
         let data = dir.path().join("map/..v1");
         std::fs::create_dir_all(&data).expect("made");
-        assert_eq!(read("map"), Ok(None));
+        // A ConfigMap as that of NVIDIA's plugin, whose keys have no ending.
+        std::fs::write(dir.path().join("map/a100"), "none").expect("written");
+        assert!(is_missing("map"));
         std::fs::write(data.join("profiles.yaml"), "two").expect("written");
         let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, dir.path().join(at));
         link("..v1", "map/..data").expect("linked");
         link("..data/profiles.yaml", "map/profiles.yaml").expect("linked");
-        assert_eq!(read("map"), Ok(Some("two".to_owned())));
+        assert_eq!(read("map"), Ok("two".to_owned()));
         std::fs::write(dir.path().join("map/more.json"), "").expect("written");
         let error = read("map").expect_err("two files");
-        assert!(error.contains("2 configuration files"), "{error}");
+        assert!(error.text.contains("2 configuration files"), "{error:?}");
     }
 }

@@ -252,21 +252,11 @@ impl LayoutReconciler {
         };
         let Some(node) = node else { return };
         match desired_layout::read_configuration(path) {
-            // A configuration that disappears does not ask for the default.
-            Ok(None) if state.layout.profile.is_some() => {
-                state.profile_error = Some(DesiredLayoutError {
-                    reason: "ConfigurationMissing",
-                    text: format!("no configuration found at {}", path.display()),
-                });
-            }
             Ok(text) => {
-                state.hash = text.as_deref().map(desired_layout::hash);
-                state.update_desired(text.as_deref(), &node.labels, facts, &self.defaults);
+                state.hash = Some(desired_layout::hash(&text));
+                state.update_desired(Some(&text), &node.labels, facts, &self.defaults);
             }
-            Err(text) => {
-                let reason = "ConfigurationBroken";
-                state.profile_error = Some(DesiredLayoutError { reason, text });
-            }
+            Err(error) => state.profile_error = Some(error),
         }
     }
 

@@ -15,16 +15,10 @@ pub(super) static ANY: Vgpu = Vgpu {
 
 impl SharingMode for Vgpu {
     /// The settings have all defaults filled in.
-    fn devices(&self, whole: Gpu, gpu: &GpuFacts) -> Vec<Gpu> {
-        // A GPU that somebody else partitioned cannot be shared as a whole.
-        let is_partitioned = gpu.mig.enabled && whole.mig.is_none();
+    fn devices(&self, whole: Gpu, _: &GpuFacts) -> Vec<Gpu> {
         let scaling = self.memory_scaling.unwrap_or(Scaling::ONE);
         vec![Gpu {
-            mode: if is_partitioned {
-                inventory::Mode::Unknown
-            } else {
-                inventory::Mode::Vgpu
-            },
+            mode: inventory::Mode::Vgpu,
             replicas: self.split.unwrap_or(1),
             scaled: scaling.of(whole.memory),
             ..whole

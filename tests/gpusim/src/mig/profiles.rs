@@ -46,6 +46,7 @@ const FOUR: [Shape; 4] = [
     (1, 5, "", 2, 2, &[0, 2], 2, 2),
     (3, 0, "", 4, 4, &[0], 1, 4),
 ];
+const FOUR_MEDIA: [Shape; 1] = [(8, 6, "+me", 2, 2, &[0, 2], 1, 2)];
 const FOUR_GRAPHICS: [Shape; 7] = [
     (10, 47, "+gfx", 1, 1, &[0, 1, 2, 3], 4, 1),
     (11, 35, "+gfx", 2, 2, &[0, 2], 2, 2),
@@ -87,7 +88,7 @@ pub fn of(model: &str) -> Vec<Profile> {
     let seven = sizes.len() == SEVEN.len() - 1;
     let shapes: Vec<Shape> = match (seven, model.contains("RTX")) {
         (true, _) => SEVEN.to_vec(),
-        (false, false) => FOUR.to_vec(),
+        (false, false) => [&FOUR[..], &FOUR_MEDIA].concat(),
         (false, true) => [&FOUR[..], &FOUR_GRAPHICS].concat(),
     };
     shapes
@@ -100,7 +101,7 @@ fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
     let (kind, id, more, slices, size, starts, most, copy) = *shape;
     let place = match (seven, kind) {
         (_, 0 | 7 | 10 | 13 | 15) => 0,
-        (true, 9) | (false, 1 | 11 | 14 | 16) => 1,
+        (true, 9) | (false, 1 | 8 | 11 | 14 | 16) => 1,
         (true, 1) | (false, _) => 2,
         (true, 2) => 3,
         (true, 3) => 4,
