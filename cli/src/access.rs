@@ -570,9 +570,9 @@ fn exists<'a>(
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs).ok();
     let with_units = || Duration::try_from(text.parse::<SignedDuration>().ok()?).ok();
-    seconds.or_else(with_units).ok_or_else(|| {
-        "expected: numbers with units, such as 10s, 1m30s or 500ms, or 0".to_owned()
-    })
+    seconds
+        .or_else(with_units)
+        .ok_or_else(|| "expected: numbers with units, such as 10s, 1m30s or 500ms, or 0".to_owned())
 }
 
 #[cfg(test)]

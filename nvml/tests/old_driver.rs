@@ -112,7 +112,7 @@ fn gpu_is_lost_only_if_the_driver_says_so_and_returns_when_nvml_is_opened_again(
 }
 
 #[test]
-fn gpu_that_is_lost_at_the_start_is_read_when_nvml_is_opened_again() {
+fn gpu_lost_at_the_start_is_read_when_nvml_is_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let answer = folder.path().join("answer");
     let define = format!("-DANSWER=\"{}\"", answer.display());

@@ -223,7 +223,9 @@ fn rules(
     for (key, is_ignored) in [("devices", !is_all), ("rename", resource.rename.is_some())] {
         if is_ignored {
             let path = child_path(path, key);
-            notes.push(format!("{path} takes effect here; NVIDIA's plugin ignores it"));
+            notes.push(format!(
+                "{path} takes effect here; NVIDIA's plugin ignores it"
+            ));
         }
     }
     let selects = select(&resource.devices, &child_path(path, "devices"))?.into_iter();

@@ -109,7 +109,8 @@ fn shows_partitioned_gpus_as_layout_or_dynamic() {
     let renamed = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: timeslice, replicas: 2, rename: nvidia.com/small}}]}]}";
     check(&named("timeslice", "nvidia.com/small"), Ok(renamed));
     // Whole GPUs have another name in this cluster.
-    let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 1g.5gb}]}]}";
+    let single =
+        "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 1g.5gb}]}]}";
     check(&named("exclusive", "example.com/gpu"), Ok(single));
     let dynamic = "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}";
     check(&[dynamic_mig(&[])], Ok(dynamic));

@@ -70,12 +70,19 @@ struct Last {
 impl Last {
     fn record(&mut self, found: Result<BTreeMap<String, bool>, CompareError>) {
         match found {
-            Ok(changed) => *self = Self { changed, failures: 0 },
+            Ok(changed) => {
+                *self = Self {
+                    changed,
+                    failures: 0,
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot compare the admission policies");
                 self.failures = self.failures.saturating_add(1);
                 if self.failures >= FAILURES {
-                    self.changed.values_mut().for_each(|changed| *changed = true);
+                    self.changed
+                        .values_mut()
+                        .for_each(|changed| *changed = true);
                 }
             }
         }

@@ -213,9 +213,8 @@ fn preflight_names_nodes_without_the_label_of_agents() {
 #[test]
 fn preflight_names_taints_that_the_agent_does_not_tolerate() {
     let tainted = |facts: &mut PreFacts| {
-        let taint = |key: &str, value: &str| {
-            json!({"key": key, "value": value, "effect": "NoSchedule"})
-        };
+        let taint =
+            |key: &str, value: &str| json!({"key": key, "value": value, "effect": "NoSchedule"});
         let taints = [
             taint("sku", "gpu"),
             taint("nvidia.com/gpu", "present"),
@@ -329,7 +328,9 @@ fn preflight_names_settings_of_gpu_operator() {
     let gke = json!({"driver": {"enabled": false}, "hostPaths": install});
     let found = policy(&gke, &json!({}));
     assert!(
-        found[3].1.ends_with("nvidiaDriverRoot=/home/kubernetes/bin/nvidia"),
+        found[3]
+            .1
+            .ends_with("nvidiaDriverRoot=/home/kubernetes/bin/nvidia"),
         "{found:?}"
     );
     // The operator starts no driver container where it finds a driver.

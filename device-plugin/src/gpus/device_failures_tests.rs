@@ -77,11 +77,15 @@ fn names_gpus_that_the_driver_does_not_list() {
             lost,
         ]
     );
-    assert_eq!(shown(&[]), [unreadable, lost], "nobody is left on the others");
+    assert_eq!(
+        shown(&[]),
+        [unreadable, lost],
+        "nobody is left on the others"
+    );
 }
 
 #[test]
-fn gpu_has_failed_when_the_driver_does_not_list_it_for_ten_seconds() {
+fn gpu_has_failed_when_unlisted_for_ten_seconds() {
     let start = Instant::now();
     let mut unlisted = UnlistedGpus::default();
     for (seconds, is_listed, has_failed) in [

@@ -65,7 +65,11 @@ async fn delivers_share_through_whole_protocol() {
     let answer = answer.expect("answered").into_inner();
     let envs = &answer.container_responses[0].envs;
     let visible = envs.get("NVIDIA_VISIBLE_DEVICES").map(String::as_str);
-    assert_eq!(visible, Some("void"), "a runtime that ignores CDI opens no GPU");
+    assert_eq!(
+        visible,
+        Some("void"),
+        "a runtime that ignores CDI opens no GPU"
+    );
     let name = node.admit("u1", "GPU-b::0").await;
     assert_eq!(node.files(), 0, "Allocate writes nothing");
     node.start("GPU-b::0").await.expect("accepted");

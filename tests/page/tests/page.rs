@@ -175,9 +175,17 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         "{help}"
     );
     for (memory, cores, expected) in [
-        ("90 %", 0, "Ask for at most 86 % of a GPU's memory (gpumem-percentage: 86) now, on GPU "),
+        (
+            "90 %",
+            0,
+            "Ask for at most 86 % of a GPU's memory (gpumem-percentage: 86) now, on GPU ",
+        ),
         ("86 %", 0, "Memory is free on GPU "),
-        ("100 %", 100, "No GPU has 100 % of compute and a replica free"),
+        (
+            "100 %",
+            100,
+            "No GPU has 100 % of compute and a replica free",
+        ),
     ] {
         let ask = json!([{"stage": "app", "memory": memory, "cores": cores}]);
         let help = format!(
