@@ -541,8 +541,8 @@ impl LedgerDevices {
             .get(&gpu.uuid)
             .copied()
             .unwrap_or_default();
-        // Nobody is promised what a scaling below one leaves, and host memory backs what one above it
-        // adds. A MIG instance is placed by its slices, which nobody else has.
+        // Nobody is promised what a scaling below one leaves, and host memory backs what one above
+        // it adds. A MIG instance is placed by its slices, which nobody else has.
         let not_withheld = if gpu.mode == Mode::Mig {
             unmanaged.0
         } else {
