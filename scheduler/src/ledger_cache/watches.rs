@@ -51,6 +51,8 @@ enum PodState {
         resize: Option<Box<ObservedResize>>,
     },
     Pending(Box<PendingPod>),
+    /// Not bound, and being deleted: kube-scheduler does not schedule it any more.
+    Terminating,
     /// Not bound, and without a request.
     Other,
 }
@@ -74,6 +76,8 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
             node,
             allocated,
         }
+    } else if pod.is_terminating() {
+        PodState::Terminating
     } else {
         match pod::demand(pod, settings) {
             Ok(demand) if demand.requests_gpu() && !pod::is_placeholder(pod) => {
@@ -120,7 +124,7 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
             let new = ledger.pod_entry(uid);
             new.is_none_or(|new| !new.holds_as(&old)).then_some(old)
         }
-        PodState::Pending(_) | PodState::Other => None,
+        PodState::Pending(_) | PodState::Terminating | PodState::Other => None,
     }
 }
 
@@ -137,11 +141,16 @@ impl State {
     fn update_pods(&mut self, observed: ObservedPod, refused: bool) {
         let uid = &observed.uid;
         let old = self.pending.remove(uid);
+        if matches!(observed.state, PodState::Terminating) {
+            self.deleted.insert(uid);
+        }
         if let Some(gang) = &observed.gang {
             match observed.state {
                 PodState::Pending(_) => {}
                 PodState::Bound { .. } => self.gangs.observe(gang, uid, true),
-                PodState::Finished | PodState::Other => self.gangs.observe(gang, uid, false),
+                PodState::Finished | PodState::Terminating | PodState::Other => {
+                    self.gangs.observe(gang, uid, false);
+                }
             }
         }
         let mut bound_pod = None;
@@ -176,7 +185,9 @@ impl State {
                 bound_pod = shown;
                 resizing = resize.map(|resize| *resize);
             }
-            PodState::Finished | PodState::Other => self.end_plan(uid, None),
+            PodState::Finished | PodState::Terminating | PodState::Other => {
+                self.end_plan(uid, None);
+            }
         }
         self.bound_pods.put(uid, bound_pod);
         self.resizes.put(uid, resizing);
