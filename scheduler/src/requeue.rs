@@ -32,7 +32,7 @@ use crate::ledger_cache::pending_pods::{
 };
 use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
-use crate::pod_client::{CallError, PodClient};
+use crate::pod_client::{CallError, PodClient, shortened};
 
 /// The annotation that is patched; its value is the time in milliseconds.
 pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/requeue";
@@ -135,7 +135,7 @@ async fn patch(pods: &PodClient, pod: &PodRef) -> Patched {
         Err(CallError::Failed(kube::Error::Api(status)))
             if matches!(status.code, 400 | 403 | 413 | 422) =>
         {
-            let why = &status.message;
+            let why = shortened(&status.message);
             tracing::warn!(pod = name, namespace, %why, "may not requeue the pod, which fits now");
             Patched::Rejected
         }
