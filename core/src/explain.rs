@@ -126,15 +126,16 @@ fn detail(
     (place, gpu): (usize, &Gpu),
     reason: Reason,
 ) -> String {
-    let withheld = node.devices[place].withheld;
+    let device = &node.devices[place];
     match (reason, &gpu.health, &gpu.cordon) {
         (Reason::CardNotHealth, Health::Unhealthy(why), _)
         | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
         (Reason::CardReserved, ..) => return reservation(gpu, &demand.namespace),
-        (Reason::CardInsufficientMemory, ..) if withheld > Mib(0) => {
-            return format!("processes outside every share hold {withheld}");
+        (Reason::CardInsufficientMemory, ..) if device.withheld > Mib(0) => {
+            let held = device.unmanaged;
+            return format!("processes outside every share hold {held}");
         }
         _ => {}
     }

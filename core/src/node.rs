@@ -114,7 +114,8 @@ pub struct DeviceState {
     pub closed: Option<Reason>,
     /// Memory that processes outside every share hold. Such a device is the last choice.
     pub unmanaged: Mib,
-    /// Of that, what no pod can be promised: all of it, unless host memory backs what is allocated.
+    /// Of that, what no pod can be promised: all of it, less what a memory scaling other than one
+    /// leaves of the GPU or adds to it.
     pub withheld: Mib,
     pub allocated: Sums,
 }
@@ -540,8 +541,13 @@ impl LedgerDevices {
             .get(&gpu.uuid)
             .copied()
             .unwrap_or_default();
-        // A MIG instance is placed by its slices, which nobody else has.
-        let is_backed = gpu.scaled > gpu.memory || gpu.mode == Mode::Mig;
+        // Nobody is promised what a scaling below one leaves, and host memory backs what one above
+        // it adds. A MIG instance is placed by its slices, which nobody else has.
+        let not_withheld = if gpu.mode == Mode::Mig {
+            unmanaged.0
+        } else {
+            gpu.scaled.0.abs_diff(gpu.memory.0)
+        };
         self.devices.push(DeviceState {
             scaled: gpu.scaled,
             cores: gpu.cores,
@@ -556,11 +562,7 @@ impl LedgerDevices {
             // More resources than a byte can index: no pod asks for that one.
             closed: closed.or_else(|| (resource > 255).then_some(Reason::CardTypeMismatch)),
             unmanaged,
-            withheld: if is_backed {
-                Mib(0)
-            } else {
-                unmanaged.min(gpu.scaled)
-            },
+            withheld: Mib(unmanaged.0.saturating_sub(not_withheld)).min(gpu.scaled),
             allocated: Sums::default(),
         });
         if let Some(mig_state) = mig_state {

@@ -17,6 +17,9 @@ pub const MAX_GPUS: u64 = 64;
 /// More containers with a share than any pod has. Each is compared with those before it, on every
 /// node.
 pub const MAX_CONTAINERS: usize = 64;
+/// More containers, with a share or without, than any pod with a share has. What is remembered of a
+/// pod names all of them.
+pub const MAX_CONTAINERS_IN_ALL: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::preferences::{self, PreferenceError};
 use aliquot_core::request::{
-    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, MAX_CONTAINERS, RequestError,
-    Resource,
+    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, MAX_CONTAINERS, MAX_CONTAINERS_IN_ALL,
+    RequestError, Resource,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;
@@ -74,6 +74,10 @@ pub enum DemandError {
     DuplicateContainer(String),
     #[error("{0} containers request GPUs; expected: at most {MAX_CONTAINERS} in a pod")]
     TooManyContainers(usize),
+    #[error(
+        "{0} containers; expected: at most {MAX_CONTAINERS_IN_ALL} in a pod that requests GPUs"
+    )]
+    TooManyContainersInAll(usize),
     #[error(transparent)]
     Preference(PreferenceError),
 }
@@ -189,6 +193,9 @@ pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError>
         .count();
     if asking > MAX_CONTAINERS {
         return Err(DemandError::TooManyContainers(asking));
+    }
+    if asking > 0 && demands.len() > MAX_CONTAINERS_IN_ALL {
+        return Err(DemandError::TooManyContainersInAll(demands.len()));
     }
     // The webhook admits any where no container asks; kube-scheduler also asks about a count of 0.
     let preferences = if asking == 0 {

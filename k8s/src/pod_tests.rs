@@ -101,21 +101,27 @@ fn preferences_count_only_with_a_share() {
     assert!(matches!(error, DemandError::Preference(_)), "{error}");
 }
 
-/// A placement compares each share with those before it, on every node.
+/// A placement compares each share with those before it, on every node, and what is remembered of a
+/// pod names all of its containers.
 #[test]
 fn rejects_pod_of_more_than_64_containers_with_shares() {
-    let read = |count: usize| {
+    let read = |shares: usize, idle: usize| {
         let gpu = limits(&json!({"nvidia.com/gpu": "1"}));
         let share = |index| json!({"name": format!("share{index}"), "resources": gpu});
-        let idle = |index| json!({"name": format!("idle{index}")});
-        let shares: Value = (0..count).map(share).collect();
-        let idle: Value = (0..count).map(idle).collect();
-        let spec = json!({"initContainers": shares, "containers": idle});
-        demand(&pod(&spec, &json!({})), &Settings::default())
+        let other = |index| json!({"name": format!("idle{index}")});
+        let shares: Value = (0..shares).map(share).collect();
+        let others: Value = (0..idle).map(other).collect();
+        let spec = json!({"initContainers": shares, "containers": others});
+        let demand = demand(&pod(&spec, &json!({})), &Settings::default());
+        let kept = demand.map(|demand| demand.containers.len());
+        kept.map_err(|error| error.to_string())
     };
-    assert_eq!(read(64).unwrap().containers.len(), 128);
+    assert_eq!(read(64, 192), Ok(256));
+    assert_eq!(read(0, 300), Ok(300));
     let text = "65 containers request GPUs; expected: at most 64 in a pod";
-    assert_eq!(read(65).unwrap_err().to_string(), text);
+    assert_eq!(read(65, 1), Err(text.to_owned()));
+    let text = "257 containers; expected: at most 256 in a pod that requests GPUs";
+    assert_eq!(read(1, 256), Err(text.to_owned()));
 }
 
 #[test]

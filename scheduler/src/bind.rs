@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::PendingPod;
-use crate::pod_client::{DEADLINE, PodClient, leaves_unknown};
+use crate::pod_client::{DEADLINE, PodClient, leaves_unknown, shortened};
 use crate::ticks::Ticks;
 
 /// Pause between repetitions: it doubles from the first to the second.
@@ -389,12 +389,15 @@ impl Binder {
         fail_point::at("AfterPost");
         match answer {
             Ok(Ok(_)) => PostOutcome::Bound,
-            Ok(Err(kube::Error::Api(status))) => match status.code {
-                404 => PostOutcome::Gone,
-                409 => PostOutcome::Conflict(status.message),
-                code if leaves_unknown(code) => PostOutcome::Unknown(status.message),
-                _ => PostOutcome::Rejected(status.message),
-            },
+            Ok(Err(kube::Error::Api(status))) => {
+                let why = shortened(&status.message);
+                match status.code {
+                    404 => PostOutcome::Gone,
+                    409 => PostOutcome::Conflict(why),
+                    code if leaves_unknown(code) => PostOutcome::Unknown(why),
+                    _ => PostOutcome::Rejected(why),
+                }
+            }
             Ok(Err(error)) => PostOutcome::Unknown(error.to_string()),
             Err(elapsed) => PostOutcome::Unknown(elapsed.to_string()),
         }

@@ -152,6 +152,10 @@ async fn repeats_binding_until_outcome_is_definite() {
     let found = |node| Status(200, pod_json("a", 600, node));
     let mut other = pod_json("a", 600, Some("n"));
     other["metadata"]["uid"] = json!("b");
+    let mut long = status(403);
+    long["message"] = json!("x".repeat(1000));
+    let cut = "x".repeat(256);
+    let cut = format!("the API server rejected the Binding: {cut}… (1000 characters)");
     for (script, expected, allocated) in [
         (vec![("POST", failed(404))], gone, 0),
         (
@@ -159,6 +163,8 @@ async fn repeats_binding_until_outcome_is_definite() {
             "the API server rejected the Binding: status 403",
             0,
         ),
+        // By somebody else's webhook.
+        (vec![("POST", Status(403, long))], cut.as_str(), 0),
         (
             vec![
                 ("POST", Timeout),

@@ -219,6 +219,11 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
         assert_eq!(filter(&cache, &body, 1)["NodeNames"], names, "{pod}");
         let expected = [("cpu".to_owned(), 0), ("a".to_owned(), 0)];
         assert_eq!(ranks(&cache, &body), expected);
+        let victims = json!({"cpu": {"Pods": [{"UID": "b"}], "NumPDBViolations": 0}});
+        let asked = json!({"Pod": pod, "NodeNameToMetaVictims": victims}).to_string();
+        let answer = preempt(&cache, asked.as_bytes()).unwrap();
+        let answer = serde_json::to_value(answer).unwrap();
+        assert_eq!(answer["NodeNameToMetaVictims"], victims);
         // The watch shows it before its Binding.
         Index::<PodView>::apply(&*cache, from(pod.clone()));
         let (client, mut calls) = api_server();

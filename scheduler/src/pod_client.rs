@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aliquot_core::NodeName;
+use aliquot_core::{Excerpt, NodeName};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
@@ -57,14 +57,21 @@ pub(crate) fn leaves_unknown(code: u16) -> bool {
     matches!(code, 0 | 408 | 429 | 500..)
 }
 
+/// What the API server says; it repeats the texts of others, such as a webhook's.
+pub(crate) fn shortened(message: &str) -> String {
+    Excerpt::from(message).to_string()
+}
+
 impl From<Result<(), CallError>> for WriteOutcome {
     fn from(answer: Result<(), CallError>) -> Self {
         match answer {
             Ok(()) => Self::Written,
             Err(CallError::Failed(kube::Error::Api(status))) if !leaves_unknown(status.code) => {
-                Self::NotWritten(status.message)
+                Self::NotWritten(shortened(&status.message))
             }
-            Err(CallError::Failed(kube::Error::Api(status))) => Self::Unknown(status.message),
+            Err(CallError::Failed(kube::Error::Api(status))) => {
+                Self::Unknown(shortened(&status.message))
+            }
             Err(error) => Self::Unknown(error.to_string()),
         }
     }
@@ -220,8 +227,10 @@ impl PodClient {
             Ok(Ok(_)) => EvictionOutcome::Accepted,
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 404 | 409 => EvictionOutcome::Gone,
-                429 if status.message != THROTTLED => EvictionOutcome::Protected(status.message),
-                _ => EvictionOutcome::Failed(status.message),
+                429 if status.message != THROTTLED => {
+                    EvictionOutcome::Protected(shortened(&status.message))
+                }
+                _ => EvictionOutcome::Failed(shortened(&status.message)),
             },
             Ok(Err(error)) => EvictionOutcome::Failed(error.to_string()),
             Err(elapsed) => EvictionOutcome::Failed(elapsed.to_string()),

@@ -7,7 +7,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{self, SendResponse};
 
-use super::{EvictionOutcome, PodClient};
+use super::{EvictionOutcome, PodClient, WriteOutcome};
 
 /// The calls of the API server's clients, in order.
 pub(crate) struct Calls(mock::Handle<Request<Body>, Response<Body>>);
@@ -130,5 +130,25 @@ async fn throttled_eviction_is_no_protected_one() {
         matches!(protected, EvictionOutcome::Protected(_)),
         "{protected:?}"
     );
+    answering.await.unwrap();
+}
+
+/// A webhook of somebody else may have written it.
+#[tokio::test]
+async fn repeats_no_long_answer_of_the_api_server() {
+    let (client, mut calls) = api_server();
+    let answering = tokio::spawn(async move {
+        let mut long = status(403);
+        long["message"] = json!("x".repeat(1000));
+        for _ in 0..2 {
+            calls.next_call().await.unwrap().answer(403, &long);
+        }
+    });
+    let (pods, pod) = (PodClient::new(client), pod());
+    let cut = format!("{}… (1000 characters)", "x".repeat(256));
+    let evicted = pods.evict(&pod, true).await;
+    assert_eq!(evicted, EvictionOutcome::Failed(cut.clone()));
+    let written = pods.annotate(&pod, "key", Some("text")).await;
+    assert_eq!(WriteOutcome::from(written), WriteOutcome::NotWritten(cut));
     answering.await.unwrap();
 }

@@ -32,7 +32,7 @@ use crate::ledger_cache::pending_pods::{
 };
 use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
-use crate::pod_client::{CallError, PodClient};
+use crate::pod_client::{CallError, PodClient, shortened};
 
 /// The annotation that is patched; its value is the time in milliseconds.
 pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/requeue";
@@ -67,15 +67,15 @@ pub async fn run(
         while rejected.front().is_some_and(|(due, _)| *due <= now)
             && let Some((_, uid)) = rejected.pop_front()
         {
-            requeue_failed(&cache, &uid);
+            requeue_failed(&cache, &uid, None);
         }
         let mut failed = Vec::new();
         let requeueable = take_requeueable(&cache);
         nominate_first(&pods, &requeueable).await;
-        for (uid, Requeueable { pod, .. }) in requeueable {
+        for (uid, Requeueable { pod, again, .. }) in requeueable {
             // Those before it took time.
             if !leader.leads() {
-                failed.push(uid);
+                failed.push((uid, again));
                 continue;
             }
             match patch(&pods, &pod).await {
@@ -84,7 +84,7 @@ pub async fn run(
                 }
                 Patched::Gone => cache.lock().remove_pending(&uid),
                 Patched::Rejected => rejected.push_back((Instant::now() + REJECTED, uid)),
-                Patched::Failed => failed.push(uid),
+                Patched::Failed => failed.push((uid, again)),
             }
         }
         if failed.is_empty() {
@@ -94,8 +94,8 @@ pub async fn run(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(RETRY) => {}
         }
-        for uid in &failed {
-            requeue_failed(&cache, uid);
+        for (uid, again) in failed {
+            requeue_failed(&cache, &uid, again);
         }
     }
 }
@@ -135,7 +135,7 @@ async fn patch(pods: &PodClient, pod: &PodRef) -> Patched {
         Err(CallError::Failed(kube::Error::Api(status)))
             if matches!(status.code, 400 | 403 | 413 | 422) =>
         {
-            let why = &status.message;
+            let why = shortened(&status.message);
             tracing::warn!(pod = name, namespace, %why, "may not requeue the pod, which fits now");
             Patched::Rejected
         }
@@ -163,6 +163,8 @@ pub struct Requeueable {
     /// The node where it fits, if that is new or changed and kube-scheduler may ignore both it and
     /// the pod's annotations.
     pub nominate: Option<NodeName>,
+    /// The change of that node, where kube-scheduler refused the pod by itself.
+    again: Option<CapacityEvent>,
 }
 
 /// Takes the mark of refusal from those refused pods that fit together where capacity was
@@ -177,13 +179,18 @@ pub fn take_requeueable(cache: &LedgerCache) -> Vec<(PodUid, Requeueable)> {
     check.requeue(&mut cache.lock(), chosen, now)
 }
 
-/// The pod could not be requeued: it is checked again.
-fn requeue_failed(cache: &LedgerCache, pod: &PodUid) {
+/// The pod could not be requeued: it is checked again, as after the same change if a node changed.
+fn requeue_failed(cache: &LedgerCache, pod: &PodUid, again: Option<CapacityEvent>) {
     let mut state = cache.lock();
-    if let Some(pending) = state.pending.get_mut(pod) {
-        Arc::make_mut(pending).refused = true;
+    if let Some(pending) = state.pending.get_mut(pod).map(Arc::make_mut) {
+        if again.is_some() {
+            pending.claimed = None;
+        } else {
+            pending.refused = true;
+        }
     }
-    state.events.add(CapacityEvent::Everywhere);
+    let event = again.unwrap_or(CapacityEvent::Everywhere);
+    state.events.add(event);
 }
 
 /// A check of the refused pods, on a snapshot: of many pods it takes a while.
@@ -292,8 +299,12 @@ impl Check {
             let pending = state.pending.get_mut(&uid);
             if let Some(pending) = pending.filter(|pending| pending.refused) {
                 Arc::make_mut(pending).refused = false;
-                let (pod, nominate) = (pending.pod.clone(), None);
-                requeueable.push((uid, Requeueable { pod, nominate }));
+                let requeued = Requeueable {
+                    pod: pending.pod.clone(),
+                    nominate: None,
+                    again: None,
+                };
+                requeueable.push((uid, requeued));
             }
         }
         for (uid, claim) in chosen {
@@ -304,12 +315,18 @@ impl Check {
                 pending.preemption.unschedulable && self.freed.changed.contains(&claim.slot);
             let node = self.cluster.named(claim.slot).filter(|_| ignored);
             let nominate = node.map(|(name, _)| name.clone());
-            // Of a gang, those that nobody refused wait only for the others.
-            if pending.refused || self.by_kube_scheduler.contains(&uid) {
-                let pod = pending.pod.clone();
-                requeueable.push((uid, Requeueable { pod, nominate }));
-            }
             let (slot, namespace) = (claim.slot, claim.namespace.clone());
+            // Of a gang, those that nobody refused wait only for the others.
+            let by_kube_scheduler = self.by_kube_scheduler.contains(&uid);
+            if pending.refused || by_kube_scheduler {
+                let labels = self.freed.labels.get(&slot).filter(|_| by_kube_scheduler);
+                let requeued = Requeueable {
+                    pod: pending.pod.clone(),
+                    nominate,
+                    again: labels.map(|labels| CapacityEvent::Node(slot, labels.clone())),
+                };
+                requeueable.push((uid, requeued));
+            }
             let pending = Arc::make_mut(pending);
             pending.refused = false;
             pending.claimed = Some((claim, now + CLAIM_LIFETIME));

@@ -133,7 +133,7 @@ fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
     assert_eq!(requeued(&cache), [""; 0], "it was requeued just now");
 }
 
-/// A node was nominated for the pod, and that withdrawn, after each change of any node.
+/// A node was nominated for the pod, and that withdrawn, after each change of any node and each list.
 #[test]
 fn nominates_no_node_that_the_pod_does_not_select() {
     let labelled = |memory: u64, pool: &str| {
@@ -150,12 +150,19 @@ fn nominates_no_node_that_the_pod_does_not_select() {
     ] {
         let cache = cache();
         assert_eq!(requeued(&cache), [""; 0]);
-        Index::apply(&cache, unschedulable("w", 600, "4", &constraint));
+        let waiting = unschedulable("w", 600, "4", &constraint);
+        Index::apply(&cache, waiting.clone());
+        Index::<Node>::reset(&cache, vec![labelled(999, "b")]);
+        assert_eq!(requeued(&cache), [""; 0], "{constraint}");
+        Index::<PodView>::reset(&cache, vec![waiting]);
+        assert_eq!(requeued(&cache), [""; 0], "{constraint}");
         Index::<Node>::apply(&cache, labelled(1000, "b"));
         assert_eq!(requeued(&cache), [""; 0], "{constraint}");
         Index::<Node>::apply(&cache, labelled(1001, "a"));
-        let expected = ("w".to_owned(), Some("m".to_owned()));
-        assert_eq!(nominated(&cache), [expected], "{constraint}");
+        let expected = [("w".to_owned(), Some("m".to_owned()))];
+        let again = take_requeueable(&cache)[0].1.again.clone();
+        requeue_failed(&cache, &"w".into(), again);
+        assert_eq!(nominated(&cache), expected, "{constraint}");
     }
 }
 

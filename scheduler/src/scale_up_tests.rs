@@ -125,6 +125,10 @@ async fn labels_a_node_after_deleting_its_placeholders() {
     for name in ["a", "b"] {
         Index::apply(&*cache, unschedulable(name, 600));
     }
+    // A finalizer keeps it, and no GPU is missing for it.
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let deleted = with(unschedulable_json("deleted", 600), deleted);
+    Index::apply(&*cache, from::<PodView>(deleted));
     let mut scale_up = scale_up(&cache, &server, TYPES);
     // A need is stated when it lasts.
     scale_up.reconcile().await.unwrap();

@@ -336,6 +336,17 @@ fn reports_quota_of_a_count_that_nobody_counts() {
         let quotas = vec![serde_json::from_value(quota).unwrap()];
         check(|known| known.quotas = Ok(quotas), expected);
     }
+    let quota = |name: &str| {
+        let hard = json!({"limits.nvidia.com/gpu": "4"});
+        let quota = json!({"metadata": {"namespace": "d", "name": name}, "spec": {"hard": hard}});
+        serde_json::from_value(quota).unwrap()
+    };
+    let mut known = healthy();
+    known.quotas = Ok(vec![quota("q"), quota("r")]);
+    let all = cluster_checks(&known);
+    let found = all.iter().find(|one| one.check == "quotas").unwrap();
+    let expected = "ResourceQuota d/q, d/r has limits.nvidia.com/gpu, which nobody counts";
+    assert_eq!(&*found.found, expected);
 }
 
 #[test]

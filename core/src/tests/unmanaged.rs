@@ -77,8 +77,14 @@ fn no_mode_promises_memory_that_is_held_outside_every_share() {
         (Mode::Exclusive, 81_920, 256, request(1, 1000, 0), refused),
         // These are promised no memory, even where more is held than programs can allocate.
         (Mode::Timeslice, 81_920, 90_000, nothing_written, "GPU-0"),
-        // Host memory backs the shares.
+        // Host memory backs the shares, as far as they may exceed the device.
         (Mode::Vgpu, 163_840, 256, all, "GPU-0"),
+        (Mode::Vgpu, 90_112, 60_000, request(1, 38_304, 0), "GPU-0"),
+        (Mode::Vgpu, 90_112, 60_000, request(1, 38_305, 0), refused),
+        // Nobody is promised the other 8192 MiB of the device.
+        (Mode::Vgpu, 73_728, 512, all, "GPU-0"),
+        (Mode::Vgpu, 73_728, 60_000, request(1, 21_920, 0), "GPU-0"),
+        (Mode::Vgpu, 73_728, 60_000, request(1, 21_921, 0), refused),
     ] {
         let device = Gpu {
             mode,

@@ -229,7 +229,7 @@ pub enum CapacityEvent {
     Slot(usize),
     /// The quotas of this namespace leave more, on all nodes.
     Namespace(Namespace),
-    /// Anything may have changed.
+    /// Anything may have changed, but no node's publication.
     Everywhere,
 }
 
@@ -347,16 +347,13 @@ impl CapacityEvents {
         let labels = |(slot, recheck): (&usize, &Recheck)| (*slot, recheck.labels.clone());
         let labels = self.rechecks.iter().map(labels).collect();
         self.rechecks.retain(|_, recheck| recheck.due().is_some());
-        if std::mem::take(&mut self.everywhere) {
-            return FreedCapacity {
-                slots: (0..slot_count).collect(),
-                changed: (0..slot_count).collect(),
-                labels,
-                namespaces: BTreeSet::new(),
-            };
-        }
+        let (slots, namespaces) = if std::mem::take(&mut self.everywhere) {
+            ((0..slot_count).collect(), BTreeSet::new())
+        } else {
+            (slots.into_iter().collect(), namespaces)
+        };
         FreedCapacity {
-            slots: slots.into_iter().collect(),
+            slots,
             changed: changed.into_iter().collect(),
             labels,
             namespaces,
@@ -376,7 +373,8 @@ mod tests {
         assert_eq!(events.take(9).slots, [5]);
         assert!(events.take(9).is_empty());
         events.add(CapacityEvent::Everywhere);
-        assert_eq!(events.take(3).slots, [0, 1, 2]);
+        let freed = events.take(3);
+        assert_eq!((freed.slots, freed.changed), (vec![0, 1, 2], vec![]));
         events.add(CapacityEvent::Namespace("team".into()));
         let freed = events.take(3);
         assert_eq!(freed.slots, [0; 0]);

@@ -13,6 +13,7 @@ use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::quota::{LimitValue, Quota};
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Ledger, Namespace, NodeName, PodUid, Requests};
+use aliquot_k8s::disruption::Labels;
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
 use aliquot_k8s::view::PodView;
@@ -50,6 +51,8 @@ enum PodState {
         resize: Option<Box<ObservedResize>>,
     },
     Pending(Box<PendingPod>),
+    /// Not bound, and being deleted: kube-scheduler does not schedule it any more.
+    Terminating,
     /// Not bound, and without a request.
     Other,
 }
@@ -73,6 +76,8 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
             node,
             allocated,
         }
+    } else if pod.is_terminating() {
+        PodState::Terminating
     } else {
         match pod::demand(pod, settings) {
             Ok(demand) if demand.requests_gpu() && !pod::is_placeholder(pod) => {
@@ -119,7 +124,7 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
             let new = ledger.pod_entry(uid);
             new.is_none_or(|new| !new.holds_as(&old)).then_some(old)
         }
-        PodState::Pending(_) | PodState::Other => None,
+        PodState::Pending(_) | PodState::Terminating | PodState::Other => None,
     }
 }
 
@@ -136,11 +141,16 @@ impl State {
     fn update_pods(&mut self, observed: ObservedPod, refused: bool) {
         let uid = &observed.uid;
         let old = self.pending.remove(uid);
+        if matches!(observed.state, PodState::Terminating) {
+            self.deleted.insert(uid);
+        }
         if let Some(gang) = &observed.gang {
             match observed.state {
                 PodState::Pending(_) => {}
                 PodState::Bound { .. } => self.gangs.observe(gang, uid, true),
-                PodState::Finished | PodState::Other => self.gangs.observe(gang, uid, false),
+                PodState::Finished | PodState::Terminating | PodState::Other => {
+                    self.gangs.observe(gang, uid, false);
+                }
             }
         }
         let mut bound_pod = None;
@@ -175,7 +185,9 @@ impl State {
                 bound_pod = shown;
                 resizing = resize.map(|resize| *resize);
             }
-            PodState::Finished | PodState::Other => self.end_plan(uid, None),
+            PodState::Finished | PodState::Terminating | PodState::Other => {
+                self.end_plan(uid, None);
+            }
         }
         self.bound_pods.put(uid, bound_pod);
         self.resizes.put(uid, resizing);
@@ -273,25 +285,18 @@ impl Index<PodView> for LedgerCache {
 }
 
 impl Index<Node> for LedgerCache {
-    type Entry = (NodeName, NodePublication);
+    type Entry = (NodeName, NodePublication, Arc<Labels>);
 
     fn entry(&self, node: Node) -> Self::Entry {
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        (name.into(), published(&node))
+        let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
+        let published = published(&node);
+        let labels = node.metadata.labels.unwrap_or_default();
+        (name, published, labels.into())
     }
 
     fn apply(&self, node: Node) {
-        let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        let published = published(&node);
-        let state = &mut *self.lock();
-        if state.ledger.published(name.as_str()) == Some(&published) {
-            return;
-        }
-        state.ledger.publish(&name, Some(published));
-        if let Some(slot) = state.ledger.cluster().slot(name.as_str()) {
-            let labels = node.metadata.labels.unwrap_or_default();
-            state.events.add(CapacityEvent::Node(slot, labels.into()));
-        }
+        let (name, published, labels) = Index::<Node>::entry(self, node);
+        self.lock().publish(&name, published, labels);
     }
 
     fn delete(&self, node: Node) {
@@ -299,17 +304,17 @@ impl Index<Node> for LedgerCache {
         self.lock().ledger.publish(&name, None);
     }
 
-    fn replace(&self, nodes: Vec<(NodeName, NodePublication)>) {
+    fn replace(&self, nodes: Vec<(NodeName, NodePublication, Arc<Labels>)>) {
         let state = &mut *self.lock();
-        let listed: HashSet<&NodeName> = nodes.iter().map(|(name, _)| name).collect();
+        let listed: HashSet<&NodeName> = nodes.iter().map(|(name, ..)| name).collect();
         let known = state.ledger.cluster().iter().map(|(_, name, _)| name);
         let gone: Vec<_> = known.filter(|n| !listed.contains(n)).cloned().collect();
         drop(listed);
         for name in gone {
             state.ledger.publish(&name, None);
         }
-        for (name, published) in nodes {
-            state.ledger.publish(&name, Some(published));
+        for (name, published, labels) in nodes {
+            state.publish(&name, published, labels);
         }
         state.events.add(CapacityEvent::Everywhere);
     }
@@ -366,6 +371,17 @@ impl Index<ResourceQuota> for LedgerCache {
 }
 
 impl State {
+    /// Records what the node publishes, where that differs from before.
+    fn publish(&mut self, name: &NodeName, published: NodePublication, labels: Arc<Labels>) {
+        if self.ledger.published(name.as_str()) == Some(&published) {
+            return;
+        }
+        self.ledger.publish(name, Some(published));
+        if let Some(slot) = self.ledger.cluster().slot(name.as_str()) {
+            self.events.add(CapacityEvent::Node(slot, labels));
+        }
+    }
+
     fn set_quota(&mut self, namespace: Namespace, name: &str, quota: Option<Quota>) {
         if self.ledger.set_quota(&namespace, name, quota) {
             self.events.add(CapacityEvent::Namespace(namespace));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::preemption::record::Victim;
-use aliquot_core::{Excerpt, Ledger, PodUid};
+use aliquot_core::{Ledger, PodUid};
 use aliquot_k8s::event::{EventNote, PodRef, pods_text};
 use tokio::time::Instant;
 
@@ -131,14 +131,13 @@ impl Preemptor {
                 WriteOutcome::Written => return true,
                 WriteOutcome::NotWritten(error) => {
                     tracing::warn!(pod = pod.name, error, "cannot write the preemption plan");
-                    let why = Excerpt::of(error);
                     self.events.send(EventNote {
                         pod: pod.clone(),
                         warning: true,
                         reason: "NotPreempting",
                         action: "Preempting",
                         text: format!(
-                            "Not preempting any pod: the plan cannot be written on this pod: {why}"
+                            "Not preempting any pod: the plan cannot be written on this pod: {error}"
                         ),
                     });
                     return false;

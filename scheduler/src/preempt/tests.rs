@@ -382,6 +382,8 @@ async fn pods_that_may_not_preempt_evict_nobody() {
         json!({"spec": {"priority": 1}}),
         json!({"status": {"nominatedNodeName": "m"}}),
         json!({"status": {"conditions": []}}),
+        // A finalizer keeps it.
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
     ] {
         let mut scene = Scene::new();
         scene.bound_pod("low", 900, 1);

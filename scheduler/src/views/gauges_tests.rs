@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::{Reason, Refusal};
+use aliquot_core::ledger::PodEntry;
+use aliquot_core::usage::{AllocatedUse, DeviceUse};
+use aliquot_core::{Reason, Refusal, Replicas};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
@@ -58,8 +60,8 @@ fn exports_allocated_free_and_orphaned_of_gpu() {
     }
     Index::<Node>::reset(&cache, vec![object]);
     Index::apply(&cache, pod("a", 600, Some("n")));
-    let text: String = gpu_metrics_text(cache.snapshot()).collect();
     let check = |name: &str, value: &str| {
+        let text: String = gpu_metrics_text(cache.snapshot()).collect();
         let line =
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
@@ -72,6 +74,18 @@ fn exports_allocated_free_and_orphaned_of_gpu() {
     check("cores_orphaned_ratio", "0.1");
     check("replicas_allocated", "2");
     check("replicas_free", "8");
+    // What a victim still holds of the share that it is evicted for counts once.
+    let used = DeviceUse::new(Mib(600), Percent(0));
+    let allocated = AllocatedUse::Known([("GPU-n".into(), used)].into());
+    let planned = PodEntry::planned(
+        "n".into(),
+        "d".into(),
+        (allocated, Replicas::default()),
+        (vec!["a".into()], true),
+    );
+    cache.lock().ledger.assume_plan(&"p".into(), planned);
+    check("memory_allocated_bytes", "734003200");
+    check("replicas_allocated", "2");
 }
 
 /// `UPDATE=1` rewrites it.

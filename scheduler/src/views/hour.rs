@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::top::DeviceAmount;
-use aliquot_core::{Cluster, Demand, Memory, Mib, Percent, Stage};
+use aliquot_core::{Cluster, Demand, Memory, Mib, Percent, PodUid, Stage};
 use aliquot_serve::Readiness;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -77,14 +77,17 @@ impl Point {
     }
 }
 
-/// The memory and compute that pending pods request together, and how many they are. A percentage of memory
-/// counts as one of the largest GPU.
+/// The memory and compute that pending pods request beyond what the ledger already has for them, and
+/// how many are pending. A percentage of memory counts as one of the largest GPU.
 pub(super) fn asked(cache: &LedgerCache, cluster: &Cluster) -> (DeviceAmount, usize) {
     let devices = cluster.iter().flat_map(|(.., node)| &node.devices);
     let largest = devices.map(|device| device.scaled).max();
     let largest = largest.unwrap_or_default();
-    let pods = &cache.lock().pending;
-    let all = pods.values().map(|one| requested(&one.demand, largest));
+    let state = cache.lock();
+    let (pods, ledger) = (&state.pending, &state.ledger);
+    let has_none = |uid: &PodUid| ledger.pod_entry(uid).is_none() && ledger.assumed(uid).is_none();
+    let all = pods.iter().filter(|(uid, _)| has_none(uid));
+    let all = all.map(|(_, one)| requested(&one.demand, largest));
     let sum = all.fold(DeviceAmount::default(), DeviceAmount::plus);
     (sum, pods.len())
 }
@@ -122,5 +125,12 @@ mod tests {
         let memory = (point.allocated.memory, point.requested.memory);
         assert_eq!(memory, (Mib(600), Mib(1100)));
         assert_eq!((point.used, point.waiting), (None, 1));
+        // Its Binding is under way.
+        let demand = cache.pending(&"p".into()).unwrap().demand.clone();
+        let reserved = cache.reserve(&"p".into(), &"d".into(), &"b".into(), &demand);
+        assert!(reserved.is_ok());
+        let point = Point::now(&cache, &monitors).await;
+        let memory = (point.allocated.memory, point.requested.memory);
+        assert_eq!(memory, (Mib(1100), Mib(1100)));
     }
 }

@@ -55,7 +55,7 @@ struct Rest {
     leads: bool,
     waiting: Vec<WaitingShown>,
     more_waiting: usize,
-    /// What all pending pods request.
+    /// What pending pods request beyond what is allocated.
     asked: DeviceAmount,
     hour: Vec<Point>,
     quotas: Vec<QuotaShown>,

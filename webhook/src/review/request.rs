@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{
-    self, ContainerRequest, InvalidResource, MAX_CONTAINERS, RequestError, Resource, Written,
-    is_other,
+    self, ContainerRequest, InvalidResource, MAX_CONTAINERS, MAX_CONTAINERS_IN_ALL, RequestError,
+    Resource, Written, is_other,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
@@ -194,6 +194,18 @@ pub(super) fn read<'a>(
                 "{:?} is one of {} containers that request GPUs; expected: at most {MAX_CONTAINERS} in a pod",
                 beyond.container.shown(),
                 devices.len()
+            ),
+        });
+    }
+    let lasting = containers.iter().filter(|c| c.kind != Kind::Ephemeral);
+    let beyond = lasting.clone().nth(MAX_CONTAINERS_IN_ALL);
+    if let Some(beyond) = beyond.filter(|_| !devices.is_empty()) {
+        refusals.push(Refusal {
+            field: beyond.field(),
+            message: format!(
+                "{:?} is one of {} containers; expected: at most {MAX_CONTAINERS_IN_ALL} in a pod that requests GPUs",
+                beyond.shown(),
+                lasting.count()
             ),
         });
     }

@@ -102,6 +102,14 @@ fn explains_too_many_containers_with_shares() {
     admit(&of(64), &Settings::default());
     let text = r#"spec.containers[64]: "c64" is one of 66 containers that request GPUs; expected: at most 64 in a pod"#;
     check_refusal(&Settings::default(), &of(66), text);
+    let beside = |count: usize| {
+        let others = (0..count).map(|index| container(&format!("c{index}"), &json!({})));
+        let all = others.chain([container("main", &complete())]);
+        pod(&all.collect())
+    };
+    admit(&beside(255), &Settings::default());
+    let text = r#"spec.containers[256]: "main" is one of 257 containers; expected: at most 256 in a pod that requests GPUs"#;
+    check_refusal(&Settings::default(), &beside(256), text);
 }
 
 /// The values that core's own tests do not show, and a pin.
