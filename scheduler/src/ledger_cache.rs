@@ -54,6 +54,8 @@ pub struct LedgerCache {
     event_added: Arc<Notify>,
     /// Notified when a resize was added or changed.
     resize_changed: Arc<Notify>,
+    /// Notified when a node has published its GPUs.
+    node_joined: Arc<Notify>,
     settings: pod::Settings,
 }
 
@@ -72,6 +74,7 @@ pub struct State {
     assumptions: Assumptions,
     deleted: DeletedPods,
     memo: Memo,
+    node_joined: Arc<Notify>,
 }
 
 impl Default for LedgerCache {
@@ -91,6 +94,7 @@ impl LedgerCache {
         Self {
             event_added: state.events.added.clone(),
             resize_changed: state.resizes.changed.clone(),
+            node_joined: state.node_joined.clone(),
             state: Mutex::new(state),
             settings,
         }
@@ -218,6 +222,11 @@ impl LedgerCache {
     /// Returns when a resize was added or changed.
     pub async fn resize_changed(&self) {
         self.resize_changed.notified().await;
+    }
+
+    /// Returns when a node that had no GPUs has published some.
+    pub async fn node_joined(&self) {
+        self.node_joined.notified().await;
     }
 
     /// Compares the ledger with a recomputed one, adopts the latter where they differ, and returns

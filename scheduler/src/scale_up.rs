@@ -95,8 +95,19 @@ impl ScaleUp {
     /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut ticks = Ticks::every(INTERVAL, &stop);
-        while self.leader.next_tick(&mut ticks).await {
-            if let Err(error) = self.reconcile().await {
+        loop {
+            let done = tokio::select! {
+                goes_on = self.leader.next_tick(&mut ticks) => {
+                    if !goes_on {
+                        return;
+                    }
+                    self.reconcile().await
+                }
+                // Once shares fill the GPUs that an autoscaler knows of a new node, it would add
+                // another one for the placeholders that are left.
+                () = self.cache.node_joined(), if self.leader.leads() => self.count().await.map(drop),
+            };
+            if let Err(error) = done {
                 tracing::warn!(%error, "cannot state the need of GPUs to the autoscaler");
             }
         }
@@ -104,6 +115,17 @@ impl ScaleUp {
 
     /// Counts once, and adjusts the placeholders to it.
     async fn reconcile(&mut self) -> Result<(), CallError> {
+        let Some((wanted, existing)) = self.count().await? else {
+            return Ok(());
+        };
+        let counts = wanted.iter().map(|(key, all)| (key.clone(), all.len()));
+        let before = std::mem::replace(&mut self.before, counts.collect());
+        self.create_missing(wanted, &before, existing).await
+    }
+
+    /// Counts, deletes the placeholders that are superfluous, and labels the nodes that it counted. `None`
+    /// if another replica leads since.
+    async fn count(&mut self) -> Result<Option<(Wanted, Existing)>, CallError> {
         let cluster = self.cache.snapshot();
         let unschedulable = self.unschedulable_pods(&cluster);
         self.read_constraints(&unschedulable).await?;
@@ -111,16 +133,11 @@ impl ScaleUp {
         let mut existing = self.placeholders().await?;
         // The reads took time, as the labels do.
         if !self.leader.leads() {
-            return Ok(());
+            return Ok(None);
         }
         self.delete_superfluous(&wanted, &mut existing).await?;
         self.label_counted(&cluster).await?;
-        let counts = wanted.iter().map(|(key, all)| (key.clone(), all.len()));
-        let before = std::mem::replace(&mut self.before, counts.collect());
-        if !self.leader.leads() {
-            return Ok(());
-        }
-        self.create_missing(wanted, &before, existing).await
+        Ok(self.leader.leads().then_some((wanted, existing)))
     }
 
     /// The pods that kube-scheduler reports as unschedulable, of the highest priority.

@@ -149,6 +149,27 @@ async fn labels_a_node_after_deleting_its_placeholders() {
     assert_eq!(server.calls(), ["delete p0"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn node_that_joins_is_counted_before_the_next_tick() {
+    let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));
+    Index::apply(&*cache, pod("x", 600, Some("n")));
+    Index::apply(&*cache, unschedulable("a", 600));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(scale_up(&cache, &server, TYPES).run(stop.clone()));
+    let pause = Duration::from_millis(1);
+    while !server.calls().contains(&"report".to_owned()) {
+        tokio::time::advance(pause).await;
+    }
+    let joined = tokio::time::Instant::now();
+    Index::<Node>::apply(&*cache, node("m", 1000));
+    while !server.calls().contains(&"delete p0".to_owned()) {
+        tokio::time::advance(pause).await;
+    }
+    assert!(joined.elapsed() < INTERVAL / 2, "{:?}", joined.elapsed());
+    stop.cancel();
+    running.await.unwrap();
+}
+
 /// Another replica leads since the count began.
 #[tokio::test]
 async fn old_leader_states_no_need() {

@@ -376,6 +376,10 @@ impl State {
         if self.ledger.published(name.as_str()) == Some(&published) {
             return;
         }
+        let has_gpus = |one: &NodePublication| one.inventory.is_some();
+        if has_gpus(&published) && !self.ledger.published(name.as_str()).is_some_and(has_gpus) {
+            self.node_joined.notify_one();
+        }
         self.ledger.publish(name, Some(published));
         if let Some(slot) = self.ledger.cluster().slot(name.as_str()) {
             self.events.add(CapacityEvent::Node(slot, labels));
