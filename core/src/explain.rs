@@ -132,14 +132,14 @@ fn detail(
         | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
-        (Reason::CardReserved, ..) => return reservation(gpu, &demand.namespace),
+        (Reason::GpuReserved, ..) => return reservation(gpu, &demand.namespace),
         (Reason::CardInsufficientMemory, ..) if device.withheld > Mib(0) => {
             let held = device.unmanaged;
             return format!("processes outside every share hold {held}");
         }
         _ => {}
     }
-    let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
+    let slices = [Reason::MigNoPlacement, Reason::CardInsufficientMemory];
     let found = node.dynamic(place);
     let Some((mig_state, found)) = found.filter(|_| slices.contains(&reason)) else {
         return String::new();

@@ -620,7 +620,7 @@ impl LedgerDevices {
             .find(|mig_state| mig_state.device == place);
         let found = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
         let Some((mig_state, found)) = mig_state.zip(found) else {
-            return Some((place, Some(Reason::CardModeMismatch)));
+            return Some((place, Some(Reason::GpuModeMismatch)));
         };
         // Another pod's instance, allocated once more, would still be one instance.
         let again = found.geometry.instance(&placed);
@@ -628,7 +628,7 @@ impl LedgerDevices {
         let mut more = mig_state.clone();
         more.allocate(&found.geometry, Some(&placed));
         let legal = !is_taken && more.is_consistent(&found.geometry) && !more.inconsistent;
-        Some((place, (!legal).then_some(Reason::CardMigNoPlacement)))
+        Some((place, (!legal).then_some(Reason::MigNoPlacement)))
     }
 }
 
@@ -648,7 +648,7 @@ fn closed(inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) -> Option<Reas
     } else if unknown || gpu.mode == Mode::Unknown {
         Some(Reason::CardTypeMismatch)
     } else if inventory.foreign.iter().any(|foreign| is(&foreign.gpu)) {
-        Some(Reason::CardHeldByForeignPod)
+        Some(Reason::GpuHeldByForeignPod)
     } else {
         None
     }

@@ -39,19 +39,19 @@ reasons! {
     CardTypeMismatch,
     /// The device's sharing mode cannot give what the pod asks for: amounts on a
     /// time-sliced GPU, or a whole GPU of one that is partitioned.
-    CardModeMismatch,
+    GpuModeMismatch,
     /// The GPU is partitioned, but has no instance of the profile that the pod asks for.
-    CardMigProfileMismatch,
+    MigProfileMismatch,
     /// Each container may have one share of the device, and this one asks for more.
-    CardStrict,
+    GpuStrict,
     /// The pod names devices, and this is none of them (`use-gpuuuid`, `use-gpu`).
     CardUuidMismatch,
     /// The device, or what is free of it, is reserved for pods of other namespaces.
-    CardReserved,
+    GpuReserved,
     /// The pod names the device (`use-gpu`), and another pod uses it.
-    CardPinned,
+    GpuPinned,
     /// A pod of another device plugin uses the device.
-    CardHeldByForeignPod,
+    GpuHeldByForeignPod,
     /// All replicas (`deviceSplitCount`) are allocated.
     CardTimeSlicingExhausted,
     /// The pod wants the device for itself and others use it, or another pod has it for
@@ -62,7 +62,7 @@ reasons! {
     /// Not enough free compute.
     CardInsufficientCore,
     /// There are enough free slices, but at no start that the profile allows.
-    CardMigNoPlacement,
+    MigNoPlacement,
     /// All compute is allocated, so a pod with `gpucores: 0` would get none.
     CardComputeUnitsExhausted,
     /// The device fits, but its NUMA node has too few such devices.

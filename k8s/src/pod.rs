@@ -8,8 +8,8 @@ use std::sync::Arc;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::preferences::{self, PreferenceError};
 use aliquot_core::request::{
-    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, MAX_CONTAINERS, MAX_CONTAINERS_IN_ALL,
-    RequestError, Resource,
+    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, MAX_CONTAINERS,
+    MAX_CONTAINERS_IN_ALL, RequestError, Resource,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;

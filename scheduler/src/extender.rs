@@ -347,7 +347,7 @@ fn refusal_text<S: AsRef<str>>(
         let cluster = state.ledger.cluster();
         text.push_str(&decide::nearest_text(cluster, pod.demand, names));
     }
-    if refusal.count(Reason::CardPinned) > 0 {
+    if refusal.count(Reason::GpuPinned) > 0 {
         let nodes = state.nodes_pinned_by_others(pod, names);
         let readers = Some(pod.namespace.as_str());
         text.push_str(&pins::users_text(state, &nodes, pod.demand, readers));

@@ -192,7 +192,7 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
         Index::<PodView>::reset(&cache, vec![from(holder)]);
         let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
         let text = format!(
-            "GPU request does not fit the one node offered: 1 CardPinned (allocated to {named})"
+            "GPU request does not fit the one node offered: 1 GpuPinned (allocated to {named})"
         );
         assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
     }

@@ -316,7 +316,7 @@ impl State {
             without_own: own.as_ref(),
             headroom: None,
         };
-        decide::refused_for(&query, &mut self.memo, names, Reason::CardPinned)
+        decide::refused_for(&query, &mut self.memo, names, Reason::GpuPinned)
     }
 
     /// Records that filter refused `pod` on the nodes in `waiting.offered`.

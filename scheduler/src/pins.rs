@@ -65,7 +65,7 @@ pub(crate) fn add_users(
     demand: &Demand,
     readers: Option<&str>,
 ) {
-    let pinned = Reason::CardPinned.name();
+    let pinned = Reason::GpuPinned.name();
     for gpu in answer.gpus.iter_mut().filter(|gpu| gpu.answer == pinned) {
         let allocated = users_text(&cache.lock(), &[answer.node.as_str()], demand, readers);
         let bare = allocated.trim_start_matches(" (").trim_end_matches(')');

@@ -83,7 +83,7 @@ impl<'a> DeviceCheck<'a> {
 /// Refuses a device that is reserved for other namespaces.
 pub(super) fn reserved_for_others(gpu: &Gpu, demand: &Demand) -> Option<Reason> {
     let reserved = !gpu.reserved.is_empty() && !gpu.reserved.contains(&demand.namespace);
-    reserved.then_some(Reason::CardReserved)
+    reserved.then_some(Reason::GpuReserved)
 }
 
 /// The reason for a device that is advertised under another resource.
@@ -91,8 +91,8 @@ fn mismatched(node: &NodeState, place: usize, name: &str) -> Reason {
     let gpu = node.inventory.as_ref().and_then(|i| i.gpus.get(place));
     let is_mig = gpu.is_some_and(|gpu| gpu.mig.is_some());
     match (is_mig, name.starts_with(mig::RESOURCES)) {
-        (true, true) => Reason::CardMigProfileMismatch,
-        (true, false) => Reason::CardModeMismatch,
+        (true, true) => Reason::MigProfileMismatch,
+        (true, false) => Reason::GpuModeMismatch,
         (false, _) => Reason::CardTypeMismatch,
     }
 }
@@ -104,7 +104,7 @@ fn pinned(reason: Reason, demand: &Demand) -> Reason {
         Reason::CardTimeSlicingExhausted | Reason::ExclusiveDeviceAllocateConflict
     );
     if allocated && !demand.rules.pins.is_empty() {
-        Reason::CardPinned
+        Reason::GpuPinned
     } else {
         reason
     }
@@ -166,11 +166,11 @@ pub(super) fn share_on(
         Mode::Timeslice => timeslice(request, rules),
         Mode::Mps => mps(node, place, request, alone),
         // Never whole: `super::instances` places instances on such a GPU.
-        Mode::Mig | Mode::Unknown => (device.scaled, device.cores, Some(Reason::CardModeMismatch)),
+        Mode::Mig | Mode::Unknown => (device.scaled, device.cores, Some(Reason::GpuModeMismatch)),
     };
     let strict = device.strict && request.count > 1;
     let wrong = if strict {
-        Some(Reason::CardStrict)
+        Some(Reason::GpuStrict)
     } else {
         wrong
     };
@@ -235,7 +235,7 @@ fn timeslice(request: &GpuRequest, rules: &DeviceRules) -> ShareOrReason {
     let written =
         request.written.memory || request.written.cores || request.cores >= Percent::WHOLE;
     let preferred = rules.modes.contains(&Mode::Timeslice);
-    let wrong = (written && !preferred).then_some(Reason::CardModeMismatch);
+    let wrong = (written && !preferred).then_some(Reason::GpuModeMismatch);
     (Mib(0), Percent(0), wrong)
 }
 
@@ -258,7 +258,7 @@ fn mps(node: &NodeState, place: usize, request: &GpuRequest, alone: bool) -> Sha
     } else {
         even.cores
     };
-    (memory, cores, (!alone).then_some(Reason::CardModeMismatch))
+    (memory, cores, (!alone).then_some(Reason::GpuModeMismatch))
 }
 
 fn even(node: &NodeState, place: usize) -> Option<EvenShare> {

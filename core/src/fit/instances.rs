@@ -244,7 +244,7 @@ fn best_offer(
 ) -> Result<InstanceOffer, Reason> {
     let geometry = &found.geometry;
     let Some(profile) = dynamic::profile_of(geometry, resource) else {
-        return Err(Reason::CardMigProfileMismatch);
+        return Err(Reason::MigProfileMismatch);
     };
     if mig_state.inconsistent {
         return Err(Reason::ExclusiveDeviceAllocateConflict);
@@ -275,18 +275,18 @@ fn best_offer(
         return Ok(InstanceOffer { loss, instance });
     }
     if on_gpu(geometry, &all.instances, profile, allowed).is_some() {
-        return Err(Reason::CardReserved);
+        return Err(Reason::GpuReserved);
     }
     all.instances.retain(|one| one.busy);
     let (memory, compute) = geometry.left(&all.instances);
     Err(if !rules.pins.is_empty() {
-        Reason::CardPinned
+        Reason::GpuPinned
     } else if memory.count_ones() < u32::from(requested.size) {
         Reason::CardInsufficientMemory
     } else if compute < requested.compute {
         Reason::CardInsufficientCore
     } else {
-        Reason::CardMigNoPlacement
+        Reason::MigNoPlacement
     })
 }
 

@@ -66,7 +66,7 @@ fn pod_of_another_plugin_closes_its_gpu() {
     });
     let node = state(made, &[&[], &[]]);
     let closed: Vec<_> = node.devices.iter().map(|device| device.closed).collect();
-    assert_eq!(closed, [Some(Reason::CardHeldByForeignPod), None]);
+    assert_eq!(closed, [Some(Reason::GpuHeldByForeignPod), None]);
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn requires_present_and_healthy_devices() {
         gpu: "GPU-a".into(),
         pod: "kube-system/old".to_owned(),
     };
-    let held = &["CardHeldByForeignPod"];
+    let held = &["GpuHeldByForeignPod"];
     check(|c| c.inventory.foreign.push(foreign), held);
 }
 

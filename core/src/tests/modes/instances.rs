@@ -32,7 +32,7 @@ fn mig_1_allocates_fixed_instances_by_their_own_resource() {
             ),
             (
                 instances(&["1g.5gb"]),
-                "1 CardTypeMismatch, 2 CardMigProfileMismatch",
+                "1 CardTypeMismatch, 2 MigProfileMismatch",
             ),
             (app(ONE), "c0 GPU-1:5000/0"),
         ],
@@ -54,8 +54,8 @@ fn mig_17_places_instances_where_they_cost_least() {
             (one("4g.20gb"), "c0 GPU-1/4g.20gb@0:20480/57"),
             (one("7g.40gb"), "2 CardInsufficientMemory"),
             (one("3g.20gb"), "c0 GPU-1/3g.20gb@4:20480/42"),
-            (one("8g.1gb"), "2 CardMigProfileMismatch"),
-            (app(ONE), "2 CardModeMismatch"),
+            (one("8g.1gb"), "2 MigProfileMismatch"),
+            (app(ONE), "2 GpuModeMismatch"),
         ],
     );
 }
@@ -92,11 +92,11 @@ fn mig_5_allocates_pinned_device_and_refuses_the_next_pod() {
         devices(),
         &[
             (pin(&uuid), "c0 GPU-0/1g.5gb@2:5120/14"),
-            (pin(&uuid), "1 CardUuidMismatch, 1 CardPinned"),
-            (pin("0:2:1g.5gb"), "1 CardUuidMismatch, 1 CardPinned"),
+            (pin(&uuid), "1 CardUuidMismatch, 1 GpuPinned"),
+            (pin("0:2:1g.5gb"), "1 CardUuidMismatch, 1 GpuPinned"),
             (pin("0:3:2g.10gb"), "2 CardUuidMismatch"),
             (pin("1:4"), "c0 MIG-1-4:19968/100"),
-            (pin("1:4"), "1 CardUuidMismatch, 1 CardPinned"),
+            (pin("1:4"), "1 CardUuidMismatch, 1 GpuPinned"),
             (app(one), "c0 GPU-0/1g.5gb@3:5120/14"),
         ],
     );
@@ -176,7 +176,7 @@ fn refuses_instance_that_another_pod_or_its_programs_have() {
     };
     let (other, its_use) = (PodUid::from("other"), uses("GPU-0/1g.5gb@6", 5120, 14));
     let others = [(&other, &its_use)];
-    let taken = Some(Reason::CardMigNoPlacement);
+    let taken = Some(Reason::MigNoPlacement);
     assert_eq!(refusal(&known, &[], "GPU-0/1g.5gb@6"), None, "it is idle");
     assert_eq!(refusal(&known, &others, "GPU-0/1g.5gb@6"), taken);
     assert_eq!(refusal(&known, &others, "GPU-0/1g.5gb@5"), None);
@@ -220,7 +220,7 @@ fn mig_12_explains_free_slices_and_legal_starts() {
         vec![device()],
         &[pin("0:1"), pin("0:5")],
         &big,
-        "CardMigNoPlacement",
+        "MigNoPlacement",
         "free slices: 0, 2, 3, 4, 6, 7; 3g.20gb needs 4 adjacent, starting at 0, 4",
     );
     let full = instances(&["7g.40gb"]);
@@ -232,12 +232,12 @@ fn mig_12_explains_free_slices_and_legal_starts() {
         "CardInsufficientMemory",
         detail,
     );
-    check(vec![device()], &[pin("0:1")], &pin("0:1"), "CardPinned", "");
+    check(vec![device()], &[pin("0:1")], &pin("0:1"), "GpuPinned", "");
     check(
         vec![device()],
         &[],
         &instances(&["9g.1gb"]),
-        "CardMigProfileMismatch",
+        "MigProfileMismatch",
         "",
     );
     let mut sick = device();

@@ -40,7 +40,7 @@ fn aligns_all_resources_of_a_container_on_one_numa_node() {
     let apart = vec![devices().remove(0), devices().remove(2)];
     check_on(
         container(apart.clone()),
-        &[(both(), "1 CardMigProfileMismatch, 1 NumaNotFit")],
+        &[(both(), "1 MigProfileMismatch, 1 NumaNotFit")],
     );
     check(apart, &[(both(), "c0 MIG-0-6:19968/100+MIG-1-0:19968/100")]);
     let mixed = vec![
@@ -134,7 +134,7 @@ fn applies_uuid_rules_to_instances_of_the_gpu() {
         devices(),
         &[
             (only("MIG-x"), "c0 GPU-1/1g.5gb@6:5120/14"),
-            (only("MIG-x"), "1 CardUuidMismatch, 1 CardMigNoPlacement"),
+            (only("MIG-x"), "1 CardUuidMismatch, 1 MigNoPlacement"),
         ],
     );
 }

@@ -55,9 +55,9 @@ fn mig_15_reserved_devices_serve_only_their_namespace() {
             (one("1g.5gb"), "c0 MIG-0-1:19968/100"),
             (
                 one("1g.5gb"),
-                "1 CardTypeMismatch, 1 CardReserved, 1 ExclusiveDeviceAllocateConflict",
+                "1 CardTypeMismatch, 1 GpuReserved, 1 ExclusiveDeviceAllocateConflict",
             ),
-            (app(ONE), "2 CardModeMismatch, 1 CardReserved"),
+            (app(ONE), "2 GpuModeMismatch, 1 GpuReserved"),
             (of_sys(app(ONE)), "c0 GPU-1:40000/100"),
             (of_sys(one("1g.5gb")), "c0 MIG-0-0:19968/100"),
             (
@@ -71,7 +71,7 @@ fn mig_15_reserved_devices_serve_only_their_namespace() {
     check(
         whole,
         &[
-            (one("1g.5gb"), "1 CardReserved"),
+            (one("1g.5gb"), "1 GpuReserved"),
             (of_sys(one("1g.5gb")), given),
         ],
     );
@@ -83,12 +83,12 @@ fn mig_15_reserved_placement_stays_free_on_dynamic_mig_gpu() {
     check(
         device(),
         &[
-            (one("7g.40gb"), "1 CardReserved"),
+            (one("7g.40gb"), "1 GpuReserved"),
             (one("1g.5gb"), "c0 GPU-0/1g.5gb@5:5120/14"),
             (one("4g.20gb"), "c0 GPU-0/4g.20gb@0:20480/57"),
-            (one("2g.10gb"), "1 CardMigNoPlacement"),
+            (one("2g.10gb"), "1 MigNoPlacement"),
             (one("1g.5gb"), "c0 GPU-0/1g.5gb@4:5120/14"),
-            (one("1g.5gb"), "1 CardReserved"),
+            (one("1g.5gb"), "1 GpuReserved"),
             (of_sys(one("1g.5gb")), "c0 GPU-0/1g.5gb@6:5120/14"),
             (of_sys(one("1g.5gb")), "1 CardInsufficientCore"),
         ],
@@ -186,10 +186,10 @@ fn mig_15_explains_reservations_without_names_of_other_namespaces() {
     };
     assert_eq!(
         explained(reserved(fixed_instance(0, "7g.40gb", 0))),
-        "CardReserved: reserved for pods of 1 other namespace"
+        "GpuReserved: reserved for pods of 1 other namespace"
     );
     assert_eq!(
         explained(with_reserved_placements(0, &[("1g.5gb", 6), ("1g.5gb", 5)])),
-        "CardReserved: 1g.5gb@6 is reserved for pods of 1 other namespace; 1g.5gb@5 is reserved for pods of 1 other namespace"
+        "GpuReserved: 1g.5gb@6 is reserved for pods of 1 other namespace; 1g.5gb@5 is reserved for pods of 1 other namespace"
     );
 }

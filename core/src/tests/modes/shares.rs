@@ -20,7 +20,7 @@ fn ts_8_whole_gpu_request_never_gets_a_time_sliced_gpu() {
             (app(whole), "c0 GPU-1:40000/100"),
             (
                 app(whole),
-                "1 CardModeMismatch, 1 ExclusiveDeviceAllocateConflict",
+                "1 GpuModeMismatch, 1 ExclusiveDeviceAllocateConflict",
             ),
             (app(ONE), "c0 GPU-0:0/0"),
             (app(ONE), "c0 GPU-0:0/0"),
@@ -40,7 +40,7 @@ fn ts_8_whole_gpu_request_never_gets_a_time_sliced_gpu() {
             (app_with(ONE, exclusive), "c0 GPU-1:40000/100"),
             (
                 app(written),
-                "1 CardModeMismatch, 1 ExclusiveDeviceAllocateConflict",
+                "1 GpuModeMismatch, 1 ExclusiveDeviceAllocateConflict",
             ),
             (app_with(written, timeslice), "c0 GPU-0:0/0"),
             (
@@ -89,7 +89,7 @@ fn ts_15_two_replicas_mean_two_gpus_or_one_and_none_if_strict() {
     check(devices(false), &[(same.clone(), "c0 GPU-0:0/0x2")]);
     check(
         devices(true),
-        &[(app(two), "2 CardStrict"), (same, "2 CardStrict")],
+        &[(app(two), "2 GpuStrict"), (same, "2 GpuStrict")],
     );
 }
 
@@ -122,7 +122,7 @@ fn mps_9_doubles_amounts_on_one_gpu_and_refuses_two_gpus() {
             ),
             (
                 app_with(two, ("aliquot.dev/replicas", "distinct")),
-                "2 CardModeMismatch",
+                "2 GpuModeMismatch",
             ),
         ],
     );
@@ -134,7 +134,7 @@ fn refuses_mps_share_beside_another_gpu_in_one_container() {
     let both: &[(&str, u32)] = &[("gpu", 1), (SHARED, 1)];
     check(
         devices(),
-        &[(app(both), "1 CardTypeMismatch, 1 CardModeMismatch")],
+        &[(app(both), "1 CardTypeMismatch, 1 GpuModeMismatch")],
     );
     // In containers of their own.
     let each = pod(
@@ -155,7 +155,7 @@ fn mps_8_refuses_more_than_one_share_when_strict() {
         &[(app(&[(SHARED, 1)]), "c0 GPU-0:10000/25")],
     );
     let devices = || vec![mps(0, true), mps(1, true)];
-    check(devices(), &[(app(two), "2 CardStrict")]);
+    check(devices(), &[(app(two), "2 GpuStrict")]);
 }
 
 #[test]
