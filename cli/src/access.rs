@@ -575,6 +575,79 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected: numbers with units, such as 10s, 1m30s or 500ms, or 0".to_owned())
 }
 
+/// Makes a client of this configuration; a `timeout` of 0 is no limit.
+fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+    config.default_retry = false;
+    Client::try_from(config).map_err(AccessError::Client)
+}
+
+pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String, AccessError> {
+    let unreachable = |why: String| AccessError::Unreachable {
+        at: at.to_owned(),
+        why,
+    };
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| unreachable(error.to_string()))?;
+    match client.request_text(request).await {
+        Ok(text) => Ok(text),
+        // A message of the scheduler's own, or of the API server's about a right.
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Err(
+            AccessError::Refused(status.message.trim_matches('"').to_owned()),
+        ),
+        Err(kube::Error::Api(status))
+            if status.code == 503 && !status.message.starts_with(PROXY_FAILED) =>
+        {
+            Err(AccessError::Unready {
+                at: at.to_owned(),
+                why: status.message.trim().replace('\n', "; "),
+            })
+        }
+        Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
+        Err(error) => Err(unreachable(with_causes(&error))),
+    }
+}
+
+/// All pods.
+pub(crate) async fn all_pods(client: &Client) -> Result<Vec<Pod>, AccessError> {
+    pods_of(&Api::all(client.clone())).await
+}
+
+/// The pods of this API, whatever tenants wrote into their managed fields.
+pub(crate) async fn pods_of(api: &Api<Bare<Pod>>) -> Result<Vec<Pod>, AccessError> {
+    let pods = list(api, "pods").await?;
+    Ok(pods.into_iter().map(Pod::from).collect())
+}
+
+/// All objects of a kind; `what` names them.
+pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, AccessError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
+{
+    list(&Api::all(client.clone()), what).await
+}
+
+async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
+where
+    K: Clone + DeserializeOwned + fmt::Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api
+            .list(&params)
+            .await
+            .map_err(|source| AccessError::List { what, source })?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

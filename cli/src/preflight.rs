@@ -327,7 +327,7 @@ fn taints(nodes: &[&Node]) -> Vec<Finding> {
     kept_off.collect()
 }
 
-/// Whether the agent's pods tolerate a taint, by the chart's values or as those of every DaemonSet.
+/// Whether the agent's pods tolerate a taint, by the chart's values or as those of every `DaemonSet`.
 fn is_tolerated(taint: &str) -> bool {
     let key = taint.split(['=', ':']).next().unwrap_or_default();
     key.starts_with("node.kubernetes.io/")

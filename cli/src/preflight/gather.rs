@@ -31,7 +31,7 @@ const OWNERS: [(&str, &str); 5] = [
     ("batch", "Job"),
     ("batch", "CronJob"),
 ];
-/// The label of a Deployment's pods. Other ReplicaSets, such as those of Argo Rollouts, have templates that are not
+/// The label of a Deployment's pods. Other `ReplicaSets`, such as those of Argo Rollouts, have templates that are not
 /// listed.
 const OF_DEPLOYMENT: &str = "pod-template-hash";
 

@@ -32,7 +32,7 @@ const DRIVER_ROOT: &str = "/run/nvidia/driver";
 /// How the operator labels a node that has a driver of its own and gets no driver container.
 const OWN_DRIVER: (&str, &str) = ("nvidia.com/gpu.deploy.driver", "pre-installed");
 
-/// The validator's DaemonSet, and its container that may start a pod, by this variable.
+/// The validator's `DaemonSet`, and its container that may start a pod, by this variable.
 const VALIDATOR: &str = "nvidia-operator-validator";
 const PLUGIN_VALIDATION: &str = "plugin-validation";
 const WITH_WORKLOAD: &str = "WITH_WORKLOAD";
@@ -119,7 +119,7 @@ fn replaced(spec: &Value, nodes: &[Node], (part, section, key): (&str, &str, &st
     )
 }
 
-/// The validator starts no pod that asks for a GPU and names its node. Its DaemonSet says what holds where the policy
+/// The validator starts no pod that asks for a GPU and names its node. Its `DaemonSet` says what holds where the policy
 /// does not: the operator's own default is false since 25.10, and was true before.
 fn validator(spec: &Value, workloads: &[Workload]) -> Checked {
     let made = workloads

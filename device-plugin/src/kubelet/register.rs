@@ -75,7 +75,9 @@ pub enum RegisterError {
 }
 
 /// The innermost cause: tonic's own text is "transport error", whatever happened.
-fn cause(error: &(dyn std::error::Error + 'static)) -> &(dyn std::error::Error + 'static) {
+fn cause<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
     error.source().map_or(error, cause)
 }
 

@@ -119,6 +119,32 @@ async fn texts(browser: &mut Browser, selector: &str) -> Result<String> {
     text(browser, &all).await
 }
 
+/// What would help a pod that asks for a percentage of a GPU's memory.
+async fn helps_in_percent(browser: &mut Browser) -> Result<()> {
+    for (memory, cores, expected) in [
+        (
+            "90 %",
+            0,
+            "Ask for at most 86 % of a GPU's memory (gpumem-percentage: 86) now, on GPU ",
+        ),
+        ("86 %", 0, "Memory is free on GPU "),
+        (
+            "100 %",
+            100,
+            "No GPU has 100 % of compute and a replica free",
+        ),
+    ] {
+        let ask = json!([{"stage": "app", "memory": memory, "cores": cores}]);
+        let help = format!(
+            "Promise.all([import('./model.js'), fetch('state').then(answer => answer.json())]).then(([model, state]) => \
+             model.help({{requests: {ask}, text: 'refused'}}, state.nodes))"
+        );
+        let help = text(browser, &help).await?;
+        ensure!(help.starts_with(expected), "{memory}: {help}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
@@ -174,27 +200,7 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
             && help.ends_with(", or 80 GiB when a GPU is empty."),
         "{help}"
     );
-    for (memory, cores, expected) in [
-        (
-            "90 %",
-            0,
-            "Ask for at most 86 % of a GPU's memory (gpumem-percentage: 86) now, on GPU ",
-        ),
-        ("86 %", 0, "Memory is free on GPU "),
-        (
-            "100 %",
-            100,
-            "No GPU has 100 % of compute and a replica free",
-        ),
-    ] {
-        let ask = json!([{"stage": "app", "memory": memory, "cores": cores}]);
-        let help = format!(
-            "Promise.all([import('./model.js'), fetch('state').then(answer => answer.json())]).then(([model, state]) => \
-             model.help({{requests: {ask}, text: 'refused'}}, state.nodes))"
-        );
-        let help = text(&mut browser, &help).await?;
-        ensure!(help.starts_with(expected), "{memory}: {help}");
-    }
+    helps_in_percent(&mut browser).await?;
     let quota = texts(&mut browser, "#quotas li").await?;
     ensure!(
         quota.contains("vision team") && quota.contains("of 3.81 TiB"),
