@@ -21,7 +21,7 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 const AVERAGE: u64 = 8 * SECOND;
 /// The least time over which they are compared.
 const KNOWN: u64 = 4 * SECOND;
-/// Whole percents are this much too low on average.
+/// The whole percents of a process are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
 /// A ratio that differs from one by less than the inverse of this is no error.
 const DEAD_BAND: u64 = 32;
@@ -56,6 +56,8 @@ pub struct RateCorrection {
     used: Ppm,
     spread: Ppm,
     charged: Ppm,
+    /// Processes of the last measurement.
+    processes: u64,
     /// What was charged for each nanosecond that was used, in millionths; `None`: not known.
     correction: Option<Ppm>,
     /// What was charged in all when the last measurement was made, in nanoseconds.
@@ -105,7 +107,9 @@ impl RateCorrection {
     /// The average charge for each nanosecond that was used; `None`: the measurements do not show that
     /// it is not one.
     fn ratio(&self) -> Option<Ppm> {
-        let used = self.used + ROUNDING;
+        // Those that are idle are not rounded.
+        let rounding = (ROUNDING * self.processes).min(self.used / 2);
+        let used = self.used + rounding.max(ROUNDING);
         let margin = (self.spread / 2).max(used / DEAD_BAND) + ROUNDING;
         let ratio = (self.charged * FULL_DEVICE / used).clamp(BOUNDS.0, BOUNDS.1);
         (self.charged.abs_diff(used) > margin).then_some(ratio)
@@ -173,6 +177,7 @@ impl RateCorrection {
         let measured = measured.filter(|one| one.at > self.seen)?;
         let passed = (measured.at - self.seen).min(SECOND);
         self.seen = measured.at;
+        self.processes = measured.processes.into();
         (!measured.is_late).then_some((measured.used.min(FULL_DEVICE), passed))
     }
 

@@ -80,6 +80,21 @@ fn forgets_correction_slowly_when_measurement_matches_charge() {
 }
 
 #[test]
+fn adds_what_whole_percents_of_each_process_lack() {
+    let corrects = |processes| {
+        let mut rate = RateCorrection::default();
+        for step in 1..60 {
+            let at = 100 * SECOND + step * SECOND / 2;
+            let found = measured(82 * PERCENT, at).map(|found| Measurement { processes, ..found });
+            let charged = step * SECOND / 2 * 80 / 100;
+            rate.update(found, 80 * PERCENT, charged, at);
+        }
+        rate.correction.is_some_and(|found| found < FULL_DEVICE)
+    };
+    assert_eq!([1, 4].map(corrects), [false, true]);
+}
+
+#[test]
 fn stops_tenant_with_false_counters_sooner() {
     let seconds = |used: Ppm, claimed: Ppm| {
         let mut tenant = Measured::default();
