@@ -53,7 +53,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// How long the bundle keeps the CAs of others: a rollout that turns cert-manager on or off
 /// replaces one replica after another.
-const OTHERS_KEPT: SignedDuration = SignedDuration::from_hours(1);
+const OTHERS_RETENTION: SignedDuration = SignedDuration::from_hours(1);
 
 /// Reconciliations within one certificate's lifetime, so that renewal is never late.
 const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
@@ -248,7 +248,7 @@ impl Reconciler {
     fn others(&mut self, published: &str, now: Timestamp) -> String {
         let others = self.cas.others(published, now);
         let since = seen(&mut self.others, &others, now);
-        if now < since + OTHERS_KEPT {
+        if now < since + OTHERS_RETENTION {
             return others;
         }
         // A replica that still needs them publishes them again, for as long.
@@ -576,7 +576,7 @@ mod tests {
         let writes = [&mounted, &own].map(|one| one.metrics.configuration_writes.get());
         assert_eq!(writes, [1, 1], "each publishes its CA once");
 
-        now += OTHERS_KEPT;
+        now += OTHERS_RETENTION;
         own.reconcile(now).await.unwrap();
         assert_eq!(api.published(), own.cas.bundle(), "no rollout takes longer");
         mounted.reconcile(now).await.unwrap();

@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(4);
 const FRESH: Duration = Duration::from_secs(4);
 /// How often a monitor is asked on average, whichever.
 const PACE: Duration = Duration::from_millis(100);
-/// After this, an answer that nobody asked for is forgotten, and later where there are many: see [`kept`].
+/// After this, an answer that nobody asked for is forgotten, and later where there are many: see [`retention`].
 const FORGOTTEN: Duration = Duration::from_mins(1);
 /// Most nodes in one request: more than are in view.
 const MOST: usize = 64;
@@ -139,8 +139,8 @@ impl Monitors {
         let (answer, fresh) = {
             let now = Instant::now();
             let mut all = self.0.answers.lock();
-            let kept = kept(all.len());
-            all.retain(|_, known| known.wanted + kept > now);
+            let retention = retention(all.len());
+            all.retain(|_, known| known.wanted + retention > now);
             let known = all.entry((node.clone(), what)).or_insert_with(|| Known {
                 wanted: now,
                 answer: Arc::default(),
@@ -179,7 +179,7 @@ impl Monitors {
     /// What the cluster's GPUs use together, by answers that viewers have got; `None` where the monitor of a node
     /// was not asked in the last minutes. A node whose monitor gave none counts nothing.
     pub(super) async fn used(&self, cluster: &Cluster) -> Option<DeviceAmount> {
-        let kept = kept(self.0.answers.lock().len());
+        let retention = retention(self.0.answers.lock().len());
         let mut sum = None;
         for (_, name, node) in cluster.iter() {
             let Some(inventory) = &node.inventory else {
@@ -189,7 +189,7 @@ impl Monitors {
             let answer = Arc::clone(&self.0.answers.lock().get(&key)?.answer);
             let answer = answer.lock().await;
             let (then, text) = answer.as_ref()?;
-            if then.elapsed() > kept + FORGOTTEN {
+            if then.elapsed() > retention + FORGOTTEN {
                 return None;
             }
             let Ok(sample) = serde_json::from_str::<Sample>(text) else {
@@ -272,7 +272,7 @@ impl Monitors {
 
 /// How long an answer that nobody asked for is known, of so many: longer than a page takes to ask for all
 /// of them, 32 in five seconds.
-fn kept(answers: usize) -> Duration {
+fn retention(answers: usize) -> Duration {
     let answers = u32::try_from(answers).unwrap_or(u32::MAX);
     FORGOTTEN.max(PACE.saturating_mul(answers).saturating_mul(4))
 }

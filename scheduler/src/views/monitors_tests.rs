@@ -149,3 +149,12 @@ async fn reports_why_a_monitor_gave_no_answer() {
     let odd: Answers = |_, _| (200, "<html>".to_owned());
     check(odd, "n1", "its monitor's answer is not JSON: ").await;
 }
+
+#[test]
+fn answers_stay_until_a_page_has_asked_for_all() {
+    for nodes in [6, 450, 5_000] {
+        // As the page does: 32 every five seconds.
+        let asked_for_all = Duration::from_secs(5 * nodes / 32);
+        assert!(retention(usize::try_from(nodes).unwrap()) > asked_for_all);
+    }
+}
