@@ -197,6 +197,8 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
     let version = version.and_then(|text| text.split(['-', '+']).next());
     let image = format!("kube-scheduler:{}", version.context("no version")?);
     ensure!(dry.contains(&image), "no {image}");
+    let other = "kube-scheduler's image has the tag";
+    ensure!(!dry.contains(other), "it is of the cluster's version");
     let hami = hami.to_string_lossy();
     let with_hami = [
         "install",
@@ -206,6 +208,7 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
         "--dry-run=server",
         "-f",
         &hami,
+        "--set=scheduler.kubeScheduler.image.tag=v1.2.3",
     ];
     let notes = helm_on(cluster, &with_hami)?.success()?;
     for line in [
@@ -213,6 +216,7 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
         "  devicePlugin.nodeConfiguration: set devicePlugin.profiles",
         "  scheduler.nodeLockExpire: nodes are not locked",
         "  mluResourceName: only NVIDIA GPUs are supported",
+        "kube-scheduler's image has the tag v1.2.3. If its registry does not have that, set",
     ] {
         ensure!(notes.contains(line), "{line}: {notes}");
     }
