@@ -326,7 +326,8 @@ async fn exempting_namespaces(on: &Installed) -> Result<()> {
     let created = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
     let file = cluster.state_dir().join("namespace.json");
     std::fs::write(&file, created.to_string())?;
-    let create = ["create", "-f", &*file.to_string_lossy(), "--as=namespacer"];
+    let file = file.to_string_lossy();
+    let create = ["create", "-f", &*file, "--as=namespacer"];
     let refused = cluster.kubectl(&create).await?.stderr;
     let reason = "may not exempt namespace created from admission";
     super::check(&"a new namespace", Some(refused), reason)?;

@@ -88,7 +88,8 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     let version = world.json(&["version"]).await?;
     let version = version["serverVersion"]["gitVersion"].as_str();
     let version = version.and_then(|text| text.split(['-', '+']).next());
-    let kube_scheduler = format!("{address}/kube-scheduler:{}", version.context("no version")?);
+    let version = version.context("no version")?;
+    let kube_scheduler = format!("{address}/kube-scheduler:{version}");
     pushed(&kube_scheduler_archive(&world.cluster), &kube_scheduler)?;
     let before = Before::of(&world).await?;
 
