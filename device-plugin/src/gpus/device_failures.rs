@@ -165,12 +165,14 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
     })
 }
 
-/// GPUs that are out of service because the driver does not list them: it refuses what every share
-/// needs to know, or they have vanished while living pods have shares of them.
+/// Devices that are out of service because the driver does not list their GPU: it refuses what every
+/// share needs to know, or the GPU has vanished while living pods have shares of it or of its
+/// instances.
 pub fn unlisted(
     facts: &nvml::DriverInventory,
     shares: &[AcceptedAllocation],
     pods: &[Arc<Pod>],
+    gpu_of_instance: impl Fn(&GpuUuid) -> Option<GpuUuid>,
 ) -> Vec<DeviceFailure> {
     let is_listed = |name: &str| {
         let mut gpus = facts.gpus.iter();
@@ -196,11 +198,16 @@ pub fn unlisted(
         }
     }
     for device in shares.iter().flat_map(|share| share.uses().keys()) {
-        let (gpu, _) = MigPlacement::split_device_key(device);
-        let is_whole = gpu.starts_with("GPU-");
-        if is_whole && !is_listed(gpu) && !pods_on(&gpu.into(), shares, pods).is_empty() {
-            let cause = "the driver no longer lists it".to_owned();
-            add(gpu, cause, Recovery::DrainNode);
+        let (id, _) = MigPlacement::split_device_key(device);
+        let parent = gpu_of_instance(device);
+        let gpu = parent.as_ref().map_or(id, GpuUuid::as_str);
+        let is_known = gpu.starts_with("GPU-");
+        if is_known && !is_listed(gpu) && !pods_on(&id.into(), shares, pods).is_empty() {
+            let cause = match &parent {
+                Some(gpu) => format!("the driver no longer lists its GPU, {gpu}"),
+                None => "the driver no longer lists it".to_owned(),
+            };
+            add(id, cause, Recovery::DrainNode);
         }
     }
     found.into_values().collect()
