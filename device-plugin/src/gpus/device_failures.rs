@@ -108,10 +108,11 @@ pub fn affected_devices(
     policy: FailurePodPolicy,
 ) -> Vec<DeviceFailure> {
     let drained = drain_trigger(failures, policy);
-    let failures = failures
+    let failures: Vec<DeviceFailure> = failures
         .iter()
-        .filter(|failure| drained.is_none() || failure.recovery != Recovery::FabricRegistration);
-    let failures: Vec<DeviceFailure> = failures.cloned().collect();
+        .filter(|failure| drained.is_none() || failure.recovery != Recovery::FabricRegistration)
+        .cloned()
+        .collect();
     let mut all = failures.clone();
     for device in devices {
         let physical = parent_gpu(device);
@@ -272,8 +273,11 @@ pub fn pods_on(gpu: &GpuUuid, shares: &[AcceptedAllocation], pods: &[Arc<Pod>]) 
         MigPlacement::parse_device_key(device).is_some_and(|(physical, _)| physical == gpu.as_str())
     };
     let here = |device: &GpuUuid| device == gpu || of_it(device);
-    let there = shares.iter().filter(|share| share.uses().keys().any(here));
-    let there: BTreeSet<&PodUid> = there.map(|share| &share.pod).collect();
+    let there: BTreeSet<&PodUid> = shares
+        .iter()
+        .filter(|share| share.uses().keys().any(here))
+        .map(|share| &share.pod)
+        .collect();
     let found = living(pods).filter(|pod| there.contains(&pod.kubelet_uid));
     found.cloned().collect()
 }
