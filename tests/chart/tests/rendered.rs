@@ -413,6 +413,23 @@ fn pods_are_as_the_value_of_their_part_says() {
     assert!(tolerations.contains(&json!({"key": "d"})));
 }
 
+/// GPU Operator's managers wait for the pods of such DaemonSets.
+#[test]
+fn daemonsets_have_the_selector_of_the_guide() {
+    let guide = std::fs::read_to_string(top("docs/guides/nodes.md")).unwrap();
+    let start = "set `devicePlugin.nvidiaNodeSelector` to `";
+    let (_, rest) = guide.split_once(start).unwrap();
+    let (selector, _) = rest.split_once('`').unwrap();
+    let selector: Value = serde_saphyr::from_str(selector).unwrap();
+    assert_eq!(selector["nvidia.com/gpu.deploy.client"], "true");
+    let set = format!("--set-json=devicePlugin.nvidiaNodeSelector={selector}");
+    let objects = rendered(&[EVERYTHING, &[set.as_str()]].concat()).unwrap();
+    for object in objects.iter().filter(|one| one.kind() == "DaemonSet") {
+        let pod = object.pod().unwrap();
+        assert_eq!(pod["nodeSelector"], selector, "{}", object.name());
+    }
+}
+
 /// Except that of the MPS daemons: what clients share at /dev/shm counts there.
 #[test]
 fn every_container_has_a_memory_limit() {
