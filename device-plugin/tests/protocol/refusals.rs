@@ -21,7 +21,9 @@ fn edit_allocation(node: &Node, from: &str, to: &str) {
         assert!(text.contains(from), "{text}");
         text.replace(from, to)
     };
-    change_pod(node, |pod| pod.allocation = pod.allocation.take().map(edited));
+    change_pod(node, |pod| {
+        pod.allocation = pod.allocation.take().map(edited)
+    });
 }
 
 fn change_layout(node: &Node, change: impl FnOnce(&mut GpuLayout)) {

@@ -58,7 +58,7 @@ fn every_invariant_and_feature_names_existing_tests() {
 }
 
 #[test]
-fn every_attack_and_statement_on_the_limiter_names_existing_tests() {
+fn every_attack_and_limiter_statement_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let attacks = tree::read("docs/threat-model.md").unwrap();
