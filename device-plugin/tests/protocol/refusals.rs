@@ -22,7 +22,7 @@ fn edit_allocation(node: &Node, from: &str, to: &str) {
         text.replace(from, to)
     };
     change_pod(node, |pod| {
-        pod.allocation = pod.allocation.take().map(edited)
+        pod.allocation = pod.allocation.take().map(edited);
     });
 }
 
@@ -40,10 +40,13 @@ fn change_readings(node: &Node, change: impl FnOnce(&mut GpuReadings)) {
     published.set_readings(readings, AllocatedIds::new());
 }
 
+/// What happens to a node, and how the refusal begins that it causes.
+type Cause = (fn(&Node), &'static str);
+
 /// The other causes are in tests of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_the_cause_of_each_refusal() {
-    let causes: [(fn(&Node), &str); 11] = [
+    let causes: [Cause; 11] = [
         (
             |node| node.pods.delete(&"u1".into()),
             "the API server has no pod with uid u1 on this node",

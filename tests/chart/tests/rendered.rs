@@ -413,7 +413,7 @@ fn pods_are_as_the_value_of_their_part_says() {
     assert!(tolerations.contains(&json!({"key": "d"})));
 }
 
-/// GPU Operator's managers wait for the pods of such DaemonSets.
+/// GPU Operator's managers wait for the pods of such `DaemonSets`.
 #[test]
 fn daemonsets_have_the_selector_of_the_guide() {
     let guide = std::fs::read_to_string(top("docs/guides/nodes.md")).unwrap();

@@ -118,7 +118,7 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     world.parts_ready().await?;
     let pods = world.json(&["get", "pods", "-n", NAMESPACE]).await?;
     let pods = pods["items"].as_array().context("no list")?.iter();
-    let containers = pods.flat_map(|pod| pod["spec"]["containers"].as_array());
+    let containers = pods.filter_map(|pod| pod["spec"]["containers"].as_array());
     let images = containers.flatten().map(|one| &one["image"]);
     let images: BTreeSet<&str> = images.filter_map(Value::as_str).collect();
     let own = format!("@{digest}");
