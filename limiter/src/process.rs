@@ -18,6 +18,7 @@ use aliquot_region::fork::ForkFlag;
 use aliquot_region::limits::{LimitsPage, OVERSUBSCRIBE, UNCONTROLLED, UUID};
 use aliquot_region::slot::ProcessSlot;
 
+use crate::clock;
 use crate::contexts::Contexts;
 use crate::device_pace::Pace;
 use crate::driver::call;
@@ -149,7 +150,7 @@ fn refused_share() -> &'static Share {
 
 #[cold]
 fn start(flag: ForkFlag) -> Option<()> {
-    if !flag.begin() {
+    if !flag.begin(clock::pause) {
         return flag.is_raised().then_some(());
     }
     match ProcessState::new() {

@@ -376,7 +376,7 @@ async function drawHour() {
   const answer = await ask(`history?nodes=${encodeURIComponent(node.node)}`);
   const hour = (await answer.json())[node.node];
   const found = hour?.shares?.find((one) => one.gpu === gpu.gpu && one.namespace === share.namespace && one.pod === share.pod);
-  if (shown !== cell || !isPinned || !found) return;
+  if (shown !== cell || !isPinned || !found?.memory.length) return;
   const figure = dialog.querySelector('figure');
   const most = Math.max(share.memory, ...found.memory);
   figure.replaceChildren(chart({ memory: found.memory.map((one) => one && (100 * one) / most), sm: found.sm }, 100, `memory and SM in the last hour, now ${found.memory.at(-1)} MiB, ${found.sm.at(-1)} %`),

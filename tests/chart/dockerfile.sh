@@ -3,7 +3,8 @@
 # of base-images.sh; with the commit's time, as a release does.
 #   tests/chart/dockerfile.sh ARCHIVE
 # Shares the machine's Rust, and its caches of cargo and Go. What cargo compiled stays in
-# the target folder: cargo compares times of files, which are those of one clone.
+# the target folder: cargo compares times of files, which are those of one clone. NVIDIA's programs may
+# need the glibc of Debian.
 set -euo pipefail
 archive=$(realpath "$1")
 cd "$(dirname "$0")/../.."
@@ -29,7 +30,8 @@ static=$(uname -m)-unknown-linux-musl
 rustup target list --installed | grep -qx "$static" || rustup target add "$static" >&2
 buildah build --file images/Dockerfile --ignorefile images/Dockerfile.dockerignore --format oci \
   --timestamp "$(git show -s --format=%ct HEAD)" \
-  --build-arg VERSION="$version" --build-arg REVISION="$(git rev-parse HEAD)" --tag "$name" "${options[@]}" \
+  --build-arg VERSION="$version" --build-arg REVISION="$(git rev-parse HEAD)" --build-arg NEWEST_GLIBC=9.9 \
+  --tag "$name" "${options[@]}" \
   --volume "$cargo:/usr/local/cargo" --volume "$cargo/bin:/usr/local/cargo/bin:ro" --volume "$rustup:$rustup:ro" \
   --volume "$compiled:/compiled" \
   --volume "$(go env GOMODCACHE):/root/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" . >&2

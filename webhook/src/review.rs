@@ -26,7 +26,7 @@ use environment::PodContext;
 #[derive(Clone, Copy, Debug)]
 pub struct PodReview<'a> {
     pub operation: &'a Operation,
-    /// Empty, or `ephemeralcontainers`.
+    /// Empty, `ephemeralcontainers` or `resize`.
     pub sub_resource: &'a str,
     /// The pod's namespace.
     pub namespace: &'a str,
@@ -42,6 +42,11 @@ pub fn review(review: &PodReview<'_>, settings: &Settings) -> Verdict {
         (Operation::Create, "") => new_pod(review, settings, &mut findings),
         (Operation::Update, "ephemeralcontainers") => {
             new_ephemeral_containers(review, settings, &mut findings);
+        }
+        (Operation::Update, "resize") if request::is_ours(review.old_pod, settings) => {
+            let PodReview { namespace, pod, .. } = *review;
+            let resized = request::resized(pod, review.old_pod, namespace, settings);
+            findings.refusals.extend(resized);
         }
         _ => {}
     }

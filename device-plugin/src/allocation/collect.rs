@@ -161,10 +161,11 @@ fn is_of_hami(id: &str) -> bool {
 /// The pods that have device ids of our resources and whose allocation cannot be read.
 pub fn unreadable(entries: &[CheckpointEntry], pods: &[Arc<Pod>]) -> Vec<PodUid> {
     let has_ids = |pod: &Pod| entries.iter().any(|entry| entry.pod == pod.kubelet_uid);
-    let found = pods
+    let mut found: Vec<PodUid> = pods
         .iter()
-        .filter(|pod| pod.phase != Phase::Ended && pod.has_unreadable_allocation() && has_ids(pod));
-    let mut found: Vec<PodUid> = found.map(|pod| pod.uid.clone()).collect();
+        .filter(|pod| pod.phase != Phase::Ended && pod.has_unreadable_allocation() && has_ids(pod))
+        .map(|pod| pod.uid.clone())
+        .collect();
     found.sort_unstable();
     found
 }

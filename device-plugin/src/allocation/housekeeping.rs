@@ -171,9 +171,9 @@ fn try_once(
     if damaged.is_empty() {
         known.modes.lower_mps_limits(store.all());
     }
-    let accepted: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
+    let stored: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
     drop(store);
-    let accepted = || accepted.iter().map(|one| &**one);
+    let accepted = || stored.iter().map(|one| &**one);
     set_count(&metrics.accepted, accepted().count());
     set_count(&metrics.damaged_shares, damaged.len());
 

@@ -122,10 +122,11 @@ fn enforce(
     let waits = |error: String| NotEnforced::Waits(error);
     let known = &*starter.allocations;
     let entries = known.entries().map_err(|error| waits(error.to_string()))?;
-    let own = entries
+    let own: Vec<CheckpointEntry> = entries
         .iter()
-        .filter(|entry| entry.pod == pod.kubelet_uid && entry.name.is_some());
-    let own: Vec<CheckpointEntry> = own.cloned().collect();
+        .filter(|entry| entry.pod == pod.kubelet_uid && entry.name.is_some())
+        .cloned()
+        .collect();
     let _locked = starter.preparer.lock_pod(&pod.kubelet_uid);
     let stored = known.store.lock().get(&pod.kubelet_uid).cloned();
     let stored = stored.ok_or_else(|| waits("the pod has not started on its node".to_owned()))?;

@@ -269,8 +269,9 @@ impl ContainerStarter {
         node: &PublishedNode,
     ) -> Result<(), StartError> {
         let known = &*self.allocations;
-        let accepted = self.validate(store, uid, pod, holders, node);
-        let mut accepted = accepted.map_err(|refusal| self.refuse(pod, refusal, None))?;
+        let mut accepted = self
+            .validate(store, uid, pod, holders, node)
+            .map_err(|refusal| self.refuse(pod, refusal, None))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }
@@ -311,11 +312,18 @@ impl ContainerStarter {
                 damaged: &damaged,
             })
         };
-        let found = node.inventory.orphaned.iter().map(|share| &share.pod);
-        let found: BTreeSet<&PodUid> = found.collect();
-        let gone = store.all().map(|share| &share.pod);
-        let gone = gone.filter(|uid| !known.is_live(uid) && !found.contains(uid));
-        let gone: BTreeSet<PodUid> = gone.cloned().collect();
+        let orphaned: BTreeSet<&PodUid> = node
+            .inventory
+            .orphaned
+            .iter()
+            .map(|share| &share.pod)
+            .collect();
+        let gone: BTreeSet<PodUid> = store
+            .all()
+            .map(|share| &share.pod)
+            .filter(|uid| !known.is_live(uid) && !orphaned.contains(uid))
+            .cloned()
+            .collect();
         let theirs = collect::orphaned(&gone, store.all());
         inventory.orphaned.extend(theirs);
         let accepted = validate(&inventory);

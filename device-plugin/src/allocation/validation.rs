@@ -137,9 +137,11 @@ fn accepted_allocation(
 /// Repeated at every start: the kubelet may have allocated again.
 pub fn check_holder(holder: &CheckpointEntry, allocation: &Allocation) -> Result<(), Refusal> {
     let grants = allocation.grants(&holder.container).unwrap_or_default();
-    let of_it = grants.iter().filter(|g| g.resource == holder.resource);
-    let granted = of_it.map(|grant| usize::try_from(grant.replicas).unwrap_or(usize::MAX));
-    let granted = granted.fold(0, usize::saturating_add);
+    let granted = grants
+        .iter()
+        .filter(|grant| grant.resource == holder.resource)
+        .map(|grant| usize::try_from(grant.replicas).unwrap_or(usize::MAX))
+        .fold(0, usize::saturating_add);
     if granted == 0 {
         return Err(Refusal::NoShare(holder.container.clone()));
     }

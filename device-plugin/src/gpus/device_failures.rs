@@ -108,10 +108,11 @@ pub fn affected_devices(
     policy: FailurePodPolicy,
 ) -> Vec<DeviceFailure> {
     let drained = drain_trigger(failures, policy);
-    let failures = failures
+    let failures: Vec<DeviceFailure> = failures
         .iter()
-        .filter(|failure| drained.is_none() || failure.recovery != Recovery::FabricRegistration);
-    let failures: Vec<DeviceFailure> = failures.cloned().collect();
+        .filter(|failure| drained.is_none() || failure.recovery != Recovery::FabricRegistration)
+        .cloned()
+        .collect();
     let mut all = failures.clone();
     for device in devices {
         let physical = parent_gpu(device);
@@ -165,12 +166,14 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
     })
 }
 
-/// GPUs that are out of service because the driver does not list them: it refuses what every share
-/// needs to know, or they have vanished while living pods have shares of them.
+/// Devices that are out of service because the driver does not list their GPU: it refuses what every
+/// share needs to know, or the GPU has vanished while living pods have shares of it or of its
+/// instances.
 pub fn unlisted(
     facts: &nvml::DriverInventory,
     shares: &[AcceptedAllocation],
     pods: &[Arc<Pod>],
+    gpu_of_instance: impl Fn(&GpuUuid) -> Option<GpuUuid>,
 ) -> Vec<DeviceFailure> {
     let is_listed = |name: &str| {
         let mut gpus = facts.gpus.iter();
@@ -196,11 +199,16 @@ pub fn unlisted(
         }
     }
     for device in shares.iter().flat_map(|share| share.uses().keys()) {
-        let (gpu, _) = MigPlacement::split_device_key(device);
-        let is_whole = gpu.starts_with("GPU-");
-        if is_whole && !is_listed(gpu) && !pods_on(&gpu.into(), shares, pods).is_empty() {
-            let cause = "the driver no longer lists it".to_owned();
-            add(gpu, cause, Recovery::DrainNode);
+        let (id, _) = MigPlacement::split_device_key(device);
+        let parent = gpu_of_instance(device);
+        let gpu = parent.as_ref().map_or(id, GpuUuid::as_str);
+        let is_known = gpu.starts_with("GPU-");
+        if is_known && !is_listed(gpu) && !pods_on(&id.into(), shares, pods).is_empty() {
+            let cause = match &parent {
+                Some(gpu) => format!("the driver no longer lists its GPU, {gpu}"),
+                None => "the driver no longer lists it".to_owned(),
+            };
+            add(id, cause, Recovery::DrainNode);
         }
     }
     found.into_values().collect()
@@ -265,8 +273,11 @@ pub fn pods_on(gpu: &GpuUuid, shares: &[AcceptedAllocation], pods: &[Arc<Pod>]) 
         MigPlacement::parse_device_key(device).is_some_and(|(physical, _)| physical == gpu.as_str())
     };
     let here = |device: &GpuUuid| device == gpu || of_it(device);
-    let there = shares.iter().filter(|share| share.uses().keys().any(here));
-    let there: BTreeSet<&PodUid> = there.map(|share| &share.pod).collect();
+    let there: BTreeSet<&PodUid> = shares
+        .iter()
+        .filter(|share| share.uses().keys().any(here))
+        .map(|share| &share.pod)
+        .collect();
     let found = living(pods).filter(|pod| there.contains(&pod.kubelet_uid));
     found.cloned().collect()
 }

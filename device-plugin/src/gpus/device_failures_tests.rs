@@ -59,10 +59,16 @@ fn names_gpus_that_the_driver_does_not_list() {
         "u3",
         allocation(&[("main", &[instance_grant("GPU-d", "1g.5gb", 0)])]),
     );
-    let shares = [share("u1", &[A]), share("u2", &[B]), placed];
-    let pods = ["u1", "u2", "u3"].map(|uid| Arc::new(pod(uid)));
+    let fixed = share("u4", &["MIG-1", "MIG-a", "MIG-z"]);
+    let shares = [share("u1", &[A]), share("u2", &[B]), placed, fixed];
+    let pods = ["u1", "u2", "u3", "u4"].map(|uid| Arc::new(pod(uid)));
+    let gpu_of = |instance: &GpuUuid| match instance.as_str() {
+        "MIG-1" => Some(GpuUuid::from("GPU-e")),
+        "MIG-a" => Some(GpuUuid::from(A)),
+        _ => None,
+    };
     let shown = |pods: &[Arc<Pod>]| -> Vec<String> {
-        let found = unlisted(&known, &shares, pods).into_iter();
+        let found = unlisted(&known, &shares, pods, gpu_of).into_iter();
         let text = |one: DeviceFailure| format!("{}: {}; {}", one.gpu, one.cause, one.recovery);
         found.map(text).collect()
     };
@@ -74,6 +80,7 @@ fn names_gpus_that_the_driver_does_not_list() {
             "GPU-b: the driver no longer lists it; drain-node",
             unreadable,
             "GPU-d: the driver no longer lists it; drain-node",
+            "MIG-1: the driver no longer lists its GPU, GPU-e; drain-node",
             lost,
         ]
     );

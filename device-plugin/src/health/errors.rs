@@ -44,9 +44,10 @@ impl ErrorRecord {
     /// The errors that an agent stored since the node was booted. A damaged file counts as empty.
     pub fn load(&self) -> Vec<RecordedError> {
         let text = std::fs::read(&self.path).unwrap_or_default();
-        let stored: Option<StoredErrors> = serde_json::from_slice(&text).ok();
-        let stored = stored.filter(|stored| stored.boot == self.boot);
-        stored.map_or_else(Vec::new, |stored| stored.errors)
+        match serde_json::from_slice::<StoredErrors>(&text) {
+            Ok(stored) if stored.boot == self.boot => stored.errors,
+            _ => Vec::new(),
+        }
     }
 
     /// Stores the errors where they have changed. Logs a failure; the next call tries again.

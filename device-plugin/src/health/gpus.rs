@@ -211,7 +211,8 @@ impl HealthMonitor {
         }
         let pods = self.allocations.pods.in_order();
         let shares = self.accepted();
-        let unlisted = device_failures::unlisted(&state.facts, &shares, &pods);
+        let gpu_of = |device: &GpuUuid| self.allocations.modes.gpu_of_instance(device);
+        let unlisted = device_failures::unlisted(&state.facts, &shares, &pods, gpu_of);
         failed.extend(state.unlisted.failed(unlisted, Instant::now()));
         set_count(&self.metrics.unhealthy_gpus, failed.len());
         let synced = self.allocations.pods.synced();

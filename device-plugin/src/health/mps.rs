@@ -83,8 +83,9 @@ impl MpsMonitor {
                 (gpu.uuid.clone(), health.after(last.devices.get(&gpu.uuid)))
             })
             .collect();
-        let down = devices.iter();
-        let down = down.filter_map(|(device, one)| Some((device.clone(), one.down.clone()?)));
+        let down = devices
+            .iter()
+            .filter_map(|(device, one)| Some((device.clone(), one.down.clone()?)));
         self.allocations.published.set_mps_down(down.collect());
         self.report_failures(&last.devices, &devices);
         let pods = self.allocations.pods.in_order();

@@ -42,13 +42,15 @@ pub fn determine(
     defaults: &Defaults,
 ) -> Result<DesiredLayout, DesiredLayoutError> {
     let error = |reason, text: String| DesiredLayoutError { reason, text };
-    let config = text.map(read).transpose();
-    let config = config.map_err(|errors| error("ConfigurationBroken", errors.to_string()))?;
-    let chosen = select_profile(config.as_ref(), labels);
-    let chosen = chosen.map_err(|one| error("ProfileUnknown", one.to_string()))?;
+    let config = text
+        .map(read)
+        .transpose()
+        .map_err(|errors| error("ConfigurationBroken", errors.to_string()))?;
+    let chosen = select_profile(config.as_ref(), labels)
+        .map_err(|one| error("ProfileUnknown", one.to_string()))?;
     let gpus: Vec<PhysicalGpu> = facts.gpus.iter().map(gpu).collect();
-    let plans = resolve(chosen.name, &chosen.profile, &gpus, defaults);
-    let plans = plans.map_err(|errors| error("ProfileDoesNotFit", errors.to_string()))?;
+    let plans = resolve(chosen.name, &chosen.profile, &gpus, defaults)
+        .map_err(|errors| error("ProfileDoesNotFit", errors.to_string()))?;
     let by = match chosen.source {
         ProfileSource::Label(key) => format!(", by the node's label {key}"),
         ProfileSource::NodeSelector => ", by its nodeSelector".to_owned(),
@@ -109,9 +111,9 @@ pub fn read_configuration(path: &Path) -> Result<String, DesiredLayoutError> {
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
         let ending = file.extension().and_then(|ending| ending.to_str());
-        let hidden = file.file_name().and_then(|name| name.to_str());
-        let hidden = hidden.is_none_or(|name| name.starts_with('.'));
-        if matches!(ending, Some("yaml" | "yml" | "json")) && !hidden {
+        let name = file.file_name().and_then(|name| name.to_str());
+        let is_hidden = name.is_none_or(|name| name.starts_with('.'));
+        if matches!(ending, Some("yaml" | "yml" | "json")) && !is_hidden {
             files.push(file);
         }
     }

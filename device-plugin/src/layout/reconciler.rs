@@ -572,8 +572,9 @@ impl ReconcilerState {
             gpu.is_none_or(|gpu| gpu.mode.as_ref() != Some(desired))
         });
         let gpus = self.layout.gpus.iter();
-        let changing = gpus.filter(|(_, gpu)| gpu.change.is_some());
-        let changing = changing.map(|(uuid, _)| uuid);
+        let changing = gpus
+            .filter(|(_, gpu)| gpu.change.is_some())
+            .map(|(uuid, _)| uuid);
         desired
             .map(|(uuid, _)| uuid)
             .chain(changing)

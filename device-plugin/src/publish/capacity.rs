@@ -85,10 +85,12 @@ pub fn patch(desired: &BTreeMap<String, u64>, view: &NodeView, synced: bool) -> 
     });
     let current: BTreeMap<&str, u64> = current.collect();
     let owned = view.annotation(OWNED);
-    let gone = owned.unwrap_or_default().split(',');
-    let gone = gone.filter(|name| !desired.contains_key(*name) && current.contains_key(*name));
-    let mut capacity: Map<String, Value> =
-        gone.map(|name| (name.to_owned(), Value::Null)).collect();
+    let mut capacity: Map<String, Value> = owned
+        .unwrap_or_default()
+        .split(',')
+        .filter(|name| !desired.contains_key(*name) && current.contains_key(*name))
+        .map(|name| (name.to_owned(), Value::Null))
+        .collect();
     for (name, number) in desired {
         let shown = current.get(name.as_str());
         let less = shown.is_some_and(|shown| shown > number);

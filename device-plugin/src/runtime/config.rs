@@ -88,9 +88,10 @@ fn enables_cdi(root: &Path, path: &Path, merges: bool) -> Result<Option<bool>, S
             }
         }
         let imports = document.get("imports").and_then(Item::as_array);
-        let imports = imports.into_iter().flatten().filter_map(|one| one.as_str());
         let directory = path.parent().unwrap_or(&path);
-        pending.extend(imports.flat_map(|import| matching(root, &directory.join(import))));
+        for import in imports.into_iter().flatten().filter_map(|one| one.as_str()) {
+            pending.extend(matching(root, &directory.join(import)));
+        }
     }
     Ok(cdi)
 }
@@ -116,11 +117,14 @@ fn matching(root: &Path, pattern: &Path) -> Vec<PathBuf> {
     let Some((start, end)) = name.split_once('*') else {
         return vec![pattern.to_owned()];
     };
-    let entries = fs::read_dir(below(root, directory));
-    let entries = entries.into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let names = names.filter(|name| name.starts_with(start) && name.ends_with(end));
-    let mut paths: Vec<PathBuf> = names.map(|name| directory.join(name)).collect();
+    let mut paths: Vec<PathBuf> = fs::read_dir(below(root, directory))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(start) && name.ends_with(end))
+        .map(|name| directory.join(name))
+        .collect();
     paths.sort();
     paths
 }

@@ -84,10 +84,10 @@ impl RuntimeMonitor {
         let has_gpus = !self.published.get().readings.facts.gpus.is_empty();
         let missing_spec = has_gpus.then(|| self.generator.missing()).flatten();
         let mut status = status(version, |number| self.read_config(number), missing_spec);
-        let hook = self.hook.as_deref();
-        let hook = hook.and_then(|hook| hook::problem(&self.generator.host_root, hook));
         // It says what to do where NVIDIA's programs cannot run for the same reason.
-        if let Some(problem) = hook {
+        if let Some(hook) = &self.hook
+            && let Some(problem) = hook::problem(&self.generator.host_root, hook)
+        {
             status.problems.insert(0, problem);
         }
         status

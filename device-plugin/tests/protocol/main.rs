@@ -7,6 +7,7 @@ mod host_root;
 mod kubelet;
 mod modes;
 mod node;
+mod refusals;
 mod resizes;
 
 use std::fs::File;

@@ -13,10 +13,18 @@ struct Job<W, T> {
     result: Option<io::Result<T>>,
 }
 
+/// Runs `work`, which opens files; where this process has no descriptor left for them, in a child.
+pub(crate) fn with_some<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match work() {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => in_child(work),
+        done => done,
+    }
+}
+
 /// Runs `work` in a child that has the memory of this process, but a table of descriptors of its own,
 /// which lacks the first ones. This thread waits until it has ended. No signal reaches the child, and
 /// none tells of its end.
-pub(crate) fn with_some<T, W: FnOnce() -> io::Result<T>>(work: W) -> io::Result<T> {
+fn in_child<T, W: FnOnce() -> io::Result<T>>(work: W) -> io::Result<T> {
     let mut job = Job {
         work: Some(work),
         result: None,

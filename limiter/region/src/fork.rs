@@ -54,8 +54,9 @@ impl ForkFlag {
     }
 
     /// True for one thread, which must then call [`Self::raise`] or [`Self::abandon`]. All other
-    /// threads wait for that and get false, as they do once the flag is raised.
-    pub fn begin(self) -> bool {
+    /// threads wait for that, a `pause` at a time, and get false, as they do once the flag is
+    /// raised.
+    pub fn begin(self, pause: impl Fn()) -> bool {
         while !self.is_raised() {
             let lowered =
                 self.0
@@ -63,7 +64,8 @@ impl ForkFlag {
             if lowered.is_ok() {
                 return true;
             }
-            std::thread::yield_now();
+            // Not a yield: a thread of real-time priority would keep the other one from running.
+            pause();
         }
         false
     }

@@ -2,6 +2,7 @@
 //! this process, which the locks distinguish in the same way.
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -102,11 +103,8 @@ fn helper_closes_all_descriptors() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-#[test]
-fn helper_reclaims_without_descriptors() {
-    let Some(slot) = helper_slot() else { return };
-    slot.reserve(0, 100, LIMIT).unwrap();
-    wait_until_killed();
+/// From here on this process can open nothing.
+fn leave_no_descriptor() {
     let limit = libc::rlimit {
         rlim_cur: 3,
         rlim_max: 3,
@@ -114,7 +112,15 @@ fn helper_reclaims_without_descriptors() {
     // SAFETY: a limit of this process's own; descriptors 0 to 2 are open.
     let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!(done, 0);
-    assert!(std::fs::File::open("/proc/self/stat").is_err());
+    assert!(File::open("/proc/self/stat").is_err());
+}
+
+#[test]
+fn helper_reclaims_without_descriptors() {
+    let Some(slot) = helper_slot() else { return };
+    slot.reserve(0, 100, LIMIT).unwrap();
+    wait_until_killed();
+    leave_no_descriptor();
     settles_to(&slot, 0, 100);
     // Nobody reads what the test's own end would print.
     std::process::exit(0);
@@ -127,6 +133,27 @@ fn reclaims_memory_of_killed_process_without_descriptors() {
     let mut poor = start(&file, "helper_reclaims_without_descriptors");
     kill(&mut other);
     drop(poor.stdin.take());
+    assert!(poor.wait().unwrap().success());
+}
+
+#[test]
+fn helper_tags_without_descriptors() {
+    let Some(node) = std::env::var_os(FILE) else {
+        return;
+    };
+    let file = File::options().read(true).write(true).open(&node).unwrap();
+    println!("READY");
+    leave_no_descriptor();
+    let (key, descriptor) = (tag::new(), file.as_raw_fd());
+    assert!(tag::attach(descriptor, key, Path::new(&node)).is_some());
+    assert_eq!(tag::read(descriptor), Some(key));
+    std::process::exit(0);
+}
+
+#[test]
+fn process_without_descriptors_tags_and_reads_tags() {
+    let file = CountersFile::new();
+    let mut poor = start(&file, "helper_tags_without_descriptors");
     assert!(poor.wait().unwrap().success());
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::time::Instant;
 
+use crate::descriptors;
 use crate::lock::{self, LockMode};
 use crate::map;
 
@@ -41,14 +42,16 @@ pub(crate) fn attach(descriptor: RawFd, tag: u64, node: &Path) -> Option<u64> {
     // SAFETY: the caller has just got the descriptor, and keeps it open during this call.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let inode = map::identity(file).ok()?;
-    let is_node = DeviceNode::open(node).is_ok_and(|node| node.inode == inode);
+    let of_node = descriptors::with_some(|| DeviceNode::open(node).map(|node| node.inode));
+    let is_node = of_node.is_ok_and(|of_node| of_node == inode);
     let is_taken = is_node && lock::set(file, offset(tag), LockMode::Shared).ok()?;
     is_taken.then_some(inode)
 }
 
 /// The tag of a descriptor of this process.
 pub fn read(descriptor: RawFd) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    let path = format!("/proc/self/fdinfo/{descriptor}");
+    let text = descriptors::with_some(|| fs::read_to_string(&path)).ok()?;
     tag_in(&text)
 }
 

@@ -2,7 +2,6 @@
 //! by which allocations may make them grow.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::MutexGuard;
 
 use super::account::Account;
 use super::allocations::in_blocks;
@@ -38,7 +37,7 @@ impl Pools {
     }
 
     /// Reserves for an allocation of `bytes`, exactly unless this is the `first` attempt; the error
-    /// is whether other threads are allocating.
+    /// is whether other threads are allocating or trimming.
     pub(crate) fn try_reserve(
         &self,
         account: Account,
@@ -52,23 +51,43 @@ impl Pools {
         if found.is_none() && !first {
             found = pool.reserve_exactly(handle, bytes);
         }
-        found.ok_or(pool.calls > 0)
+        found.ok_or(pool.calls > 0 || pool.trims > 0)
     }
 
-    /// The pools of devices, once no allocation of this one counts on what is free in it.
-    pub(crate) fn wait_until_not_exact(
-        &self,
-        pool: Handle,
-    ) -> MutexGuard<'_, HashMap<Handle, Pool>> {
+    /// Begins a trim of a pool, once no allocation counts on what is free in it: none does until
+    /// [`Self::end_trim`]. False for a pool from which nothing was allocated.
+    pub(crate) fn begin_trim(&self, pool: Handle) -> bool {
         let end = clock::now() + MAX_WAIT;
         loop {
-            let known = self.of_devices.lock();
-            if known.get(&pool).is_none_or(|one| !one.exact) || clock::now() >= end {
-                return known;
+            let mut known = self.of_devices.lock();
+            let Some(one) = known.get_mut(&pool) else {
+                return false;
+            };
+            if !one.exact || clock::now() >= end {
+                one.trims += 1;
+                return true;
             }
             drop(known);
             clock::pause();
         }
+    }
+
+    pub(crate) fn end_trim(&self, pool: Handle) {
+        if let Some(one) = self.of_devices.lock().get_mut(&pool) {
+            one.trims = one.trims.saturating_sub(1);
+            one.refresh(pool);
+        }
+    }
+
+    /// Puts back a pool that the driver did not destroy. Allocations that other threads make from
+    /// it are charged when they return.
+    pub(crate) fn put_back(&self, handle: Handle, pool: Pool) {
+        let mut known = self.of_devices.lock();
+        let again = known
+            .entry(handle)
+            .or_insert_with(|| Pool::new(pool.account));
+        again.charged += pool.charged;
+        again.refresh(handle);
     }
 }
 
@@ -93,6 +112,8 @@ pub(crate) struct Pool {
     pending: u64,
     /// One of them counts on what is free in the pool.
     exact: bool,
+    /// Trims that threads are making.
+    trims: u32,
 }
 
 /// What one allocation has reserved while it is made.
@@ -110,6 +131,7 @@ impl Pool {
             calls: 0,
             pending: 0,
             exact: false,
+            trims: 0,
         }
     }
 
@@ -156,7 +178,7 @@ impl Pool {
     /// Reserves what the pool will grow by while nobody trims it ([`ThresholdOverride`]): what is
     /// free in it already needs no room on the device.
     fn reserve_exactly(&mut self, pool: Handle, bytes: u64) -> Option<PoolReservation> {
-        if self.exact {
+        if self.exact || self.trims > 0 {
             return None;
         }
         let threshold = ThresholdOverride::new(pool);

@@ -3,9 +3,9 @@
 //! after each call that may change them, and before anything is refused or reported free, so a pool
 //! never grows past the limit.
 //!
-//! The driver may wait in an allocation until the device has advanced, for which other threads may
-//! have to make a call. So no lock is held across it, and what was reserved for it stays reserved
-//! until it returns.
+//! The driver may wait in an allocation, a trim or a destruction until the device has advanced, for
+//! which other threads may have to make a call. So no lock is held across these, and what was
+//! reserved for an allocation stays reserved until it returns.
 
 use core::ffi::c_uint;
 use core::sync::atomic::AtomicBool;
@@ -116,19 +116,21 @@ pub(crate) fn destroy(pool: Handle, call: impl FnOnce() -> Code) -> Code {
         }
         return code;
     }
-    let mut known = pools.of_devices.lock();
     // What the driver cannot free, because something of it is still used, stays charged: it cannot
     // be queried later. That is every block that is partly in use.
     let is_used = attribute(pool, USED).is_some_and(|used| used > 0);
     if is_used {
-        let _ = call::cuMemPoolTrimTo(pool, 0);
+        let _ = trim(pool, || call::cuMemPoolTrimTo(pool, 0));
     }
     let remaining = is_used.then(|| pool_bytes(pool)).flatten().unwrap_or(0);
+    // Before the call: afterwards the handle may belong to another pool.
+    let removed = pools.of_devices.lock().remove(&pool);
     let code = call();
-    if code == SUCCESS
-        && let Some(mut removed) = known.remove(&pool)
-    {
-        removed.set_charge(remaining);
+    match removed {
+        Some(mut removed) if code == SUCCESS => removed.set_charge(remaining),
+        // A device's default pool cannot be destroyed.
+        Some(kept) => pools.put_back(pool, kept),
+        None => {}
     }
     code
 }
@@ -137,12 +139,12 @@ pub(crate) fn trim(pool: Handle, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
         return call();
     };
-    // Not while an allocation counts on what is free in it.
-    let mut known = Pools::of(process).wait_until_not_exact(pool);
-    let code = call();
-    if let Some(known) = known.get_mut(&pool) {
-        known.refresh(pool);
+    let pools = Pools::of(process);
+    if !pools.begin_trim(pool) {
+        return call();
     }
+    let code = call();
+    pools.end_trim(pool);
     code
 }
 
@@ -181,11 +183,11 @@ fn allocate_charged(
     // It grew past the limit, in larger steps than expected: undone at once.
     account.process.slot.charge(account.device_index, more);
     pool.charged += more;
+    drop(known);
     if code == SUCCESS {
         let _ = pointer.get().map(|made| call::cuMemFreeAsync(made, stream));
     }
-    let _ = call::cuMemPoolTrimTo(handle, 0);
-    pool.refresh(handle);
+    let _ = trim(handle, || call::cuMemPoolTrimTo(handle, 0));
     Err(OUT_OF_MEMORY)
 }
 

@@ -81,6 +81,11 @@ pub async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
         .await
 }
 
+/// The archive of that image.
+pub fn kube_scheduler_archive(cluster: &Cluster) -> PathBuf {
+    cluster.archive(KUBE_SCHEDULER).into()
+}
+
 /// The folder of the simulated driver, in the place of a real one's libraries and device nodes.
 fn driver_folder(cluster: &Cluster) -> PathBuf {
     cluster.state_dir().join("parts/driver")

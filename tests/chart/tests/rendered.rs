@@ -413,6 +413,23 @@ fn pods_are_as_the_value_of_their_part_says() {
     assert!(tolerations.contains(&json!({"key": "d"})));
 }
 
+/// GPU Operator's managers wait for the pods of such `DaemonSets`.
+#[test]
+fn daemonsets_have_the_selector_of_the_guide() {
+    let guide = std::fs::read_to_string(top("docs/guides/nodes.md")).unwrap();
+    let start = "set `devicePlugin.nvidiaNodeSelector` to `";
+    let (_, rest) = guide.split_once(start).unwrap();
+    let (selector, _) = rest.split_once('`').unwrap();
+    let selector: Value = serde_saphyr::from_str(selector).unwrap();
+    assert_eq!(selector["nvidia.com/gpu.deploy.client"], "true");
+    let set = format!("--set-json=devicePlugin.nvidiaNodeSelector={selector}");
+    let objects = rendered(&[EVERYTHING, &[set.as_str()]].concat()).unwrap();
+    for object in objects.iter().filter(|one| one.kind() == "DaemonSet") {
+        let pod = object.pod().unwrap();
+        assert_eq!(pod["nodeSelector"], selector, "{}", object.name());
+    }
+}
+
 /// Except that of the MPS daemons: what clients share at /dev/shm counts there.
 #[test]
 fn every_container_has_a_memory_limit() {
@@ -523,8 +540,8 @@ fn service_accounts_have_only_listed_permissions() {
     assert_eq!(rights, expected);
 }
 
-/// The webhooks of the configuration: for pods, and for those of namespaces with a label.
-fn webhooks(arguments: &[&str]) -> [Value; 2] {
+/// The webhooks of the configuration: for pods, for those of namespaces with a label, and for resizes.
+fn webhooks(arguments: &[&str]) -> [Value; 3] {
     let objects = rendered(arguments).unwrap();
     let found = one(&objects, "MutatingWebhookConfiguration", "aliquot-webhook");
     let all = found.0["webhooks"].as_array().unwrap().clone();
@@ -534,7 +551,8 @@ fn webhooks(arguments: &[&str]) -> [Value; 2] {
 #[test]
 fn pods_may_ignore_controls_object_selector() {
     for (value, expected) in [("true", 2), ("false", 0)] {
-        for webhook in webhooks(&[&format!("--set=webhook.podsMayIgnore={value}")]) {
+        let [of_pods @ .., _] = webhooks(&[&format!("--set=webhook.podsMayIgnore={value}")]);
+        for webhook in of_pods {
             let labels = webhook["objectSelector"]["matchExpressions"].as_array();
             assert_eq!(labels.map_or(0, Vec::len), expected);
             let namespaces = webhook["namespaceSelector"]["matchExpressions"].as_array();
@@ -550,7 +568,7 @@ fn pods_may_ignore_controls_object_selector() {
 #[test]
 fn each_namespace_is_reviewed_in_one_form() {
     for (form, other) in [("resources", "annotation"), ("annotation", "resources")] {
-        let [default, labelled] = webhooks(&[&format!("--set=webhook.requestAs={form}")]);
+        let [default, labelled, _] = webhooks(&[&format!("--set=webhook.requestAs={form}")]);
         let own = format!("/mutate/{other}");
         for (webhook, operator, path) in [
             (default, "NotIn", "/mutate"),
@@ -569,7 +587,8 @@ fn each_namespace_is_reviewed_in_one_form() {
 fn match_conditions_name_resources_and_classes() {
     let names = "--set=resourceName=a/gpu,resourceMem=a/mem,extraResources={a/shared}";
     let classes = "--set=webhook.nvidiaRuntimeClasses={own}";
-    for webhook in webhooks(&[names, classes]) {
+    let [of_pods @ .., resizes] = webhooks(&[names, classes]);
+    for webhook in of_pods {
         let expression = webhook["matchConditions"][0]["expression"].as_str();
         for part in [
             r#"["a/gpu","a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores","nvidia.com/priority","a/shared"].exists(r, r in c.resources.limits)"#,
@@ -578,6 +597,10 @@ fn match_conditions_name_resources_and_classes() {
             assert!(expression.unwrap().contains(part), "{expression:?}");
         }
     }
+    let expression = resizes["matchConditions"][0]["expression"].as_str();
+    let ours = r#"["a/gpu","a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores","nvidia.com/priority"].exists(r, "#;
+    assert!(expression.unwrap().contains(ours), "{expression:?}");
+    assert_eq!(resizes["failurePolicy"], "Ignore", "Kubernetes refuses");
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn archive(&self, name: &str) -> String {
+    /// The OCI archive of an image that was imported by this name.
+    pub fn archive(&self, name: &str) -> String {
         let file = format!("images/{}.tar", name.replace(['/', ':'], "-"));
         self.layout.text(&file)
     }

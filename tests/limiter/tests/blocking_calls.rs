@@ -45,6 +45,40 @@ fn serves_other_threads_while_pool_allocation_blocks() {
 }
 
 #[test]
+fn serves_other_threads_while_memory_is_released() {
+    // Afterwards there is no room for another step: what is free in the pool counts again.
+    check(
+        "cuMemPoolTrimTo",
+        "init: 0; ordered,100: 0; unordered: 0; beside,trim: 0; ordered,50: 0; sync: 0; \
+         info: 0 2470 3000; together: 0; unordered: 0; sync: 0; ordered,2496: 0",
+    );
+    check(
+        "cuMemPoolDestroy",
+        "init: 0; pool: 0; frompool,100: 0; unordered: 0; beside,unpool: 0; ordered,50: 0; \
+         sync: 0; info: 0 2342 3000; together: 0; info: 0 2470 3000",
+    );
+    check(
+        "cuMemUnmap",
+        "init: 0; physical,100: 0; map: 0; unphysical: 0; beside,unmap: 0; physical,50: 0; \
+         info: 0 2370 3000; together: 0; info: 0 2470 3000",
+    );
+    check(
+        "cuMemRelease",
+        "init: 0; physical,100: 0; beside,unphysical: 0; physical,50: 0; info: 0 2370 3000; \
+         together: 0; info: 0 2470 3000",
+    );
+}
+
+#[test]
+fn serves_other_threads_while_context_limit_is_set() {
+    check(
+        "cuCtxSetLimit",
+        "init: 0; beside,limit,2,108003328: 0; limit,1,7340033: 0; info: 0 2422 3000; \
+         together: 0; info: 0 2422 3000",
+    );
+}
+
+#[test]
 fn keeps_release_threshold_that_program_sets_during_allocation() {
     // There is no room for another step: nothing may be trimmed until it returns.
     check(

@@ -58,6 +58,15 @@ fn charges_pool_created_by_program() {
 }
 
 #[test]
+fn charges_default_pool_that_cannot_be_destroyed() {
+    check(
+        3000,
+        "init: 0; poolof,0: 0; frompool,1000: 0; unpool: 1; info: 0 1520 3000; frompool,1600: 2; \
+         unordered: 0; sync: 0; info: 0 2520 3000",
+    );
+}
+
+#[test]
 fn does_not_charge_host_pool_to_device() {
     check(
         3000,

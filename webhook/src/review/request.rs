@@ -18,7 +18,7 @@ use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, mig, quantity};
 use serde_json::Value;
 
-use crate::pod::{Container, Kind};
+use crate::pod::{self, Container, Kind};
 use crate::settings::Settings;
 use crate::verdict::{Findings, Refusal};
 
@@ -401,6 +401,46 @@ pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Ve
     };
     let names = names(container, settings).into_iter();
     names.filter_map(refused).collect()
+}
+
+/// Amounts that Kubernetes' resize would change. It refuses them, too, but names no command that does it.
+pub(super) fn resized(
+    pod: &Value,
+    old_pod: &Value,
+    namespace: &str,
+    settings: &Settings,
+) -> Vec<Refusal> {
+    let name = Excerpt::from(pod["metadata"]["name"].as_str().unwrap_or_default());
+    let namespace = Excerpt::from(namespace);
+    let (after, before) = (pod::containers(pod), pod::containers(old_pod));
+    // Kubernetes refuses other containers and another order itself.
+    let same = after.iter().zip(&before);
+    let same = same.filter(|(container, old)| container.name() == old.name());
+    let refused = same.flat_map(|(container, old)| {
+        let changed = Resource::ALL.into_iter().filter_map(|resource| {
+            let resource = settings.names.of(resource);
+            let [old, new] = [old, container].map(|one| ResourceTexts::named(one, resource));
+            let lists = [
+                ("limits", old.limit, new.limit),
+                ("requests", old.request, new.request),
+            ];
+            let differs = |old: Option<&str>, new: Option<&str>| {
+                old.map(quantity::whole) != new.map(quantity::whole)
+            };
+            let mut lists = lists.into_iter();
+            let (list, old, new) = lists.find(|(_, old, new)| differs(*old, *new))?;
+            let [old, new] = [old, new].map(|text| Excerpt::from(text.unwrap_or_default()));
+            Some(Refusal {
+                field: field(container, list, resource),
+                message: format!(
+                    "{new:?} differs from {old:?}, and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/{name} -n {namespace} -c {} with --gpumem, --gpumem-percentage or --gpucores",
+                    container.shown()
+                ),
+            })
+        });
+        changed.collect::<Vec<_>>()
+    });
+    refused.collect()
 }
 
 /// Counts of instances that no GPU model has, and more than one where a container may have one

@@ -72,7 +72,11 @@ pub(crate) fn documented() -> Result<Vec<String>> {
 /// The webhook writes its CAs: into its Secret, and their certificates into its configuration.
 async fn certificates_written(cluster: &Cluster) -> Result<()> {
     let bundle = json!({"caBundle": "UEVN"});
-    let webhooks = ["pods.aliquot.dev", "labelled.pods.aliquot.dev"];
+    let webhooks = [
+        "pods.aliquot.dev",
+        "labelled.pods.aliquot.dev",
+        "resizes.aliquot.dev",
+    ];
     let webhooks = webhooks.map(|name| json!({"name": name, "clientConfig": bundle}));
     let configuration = json!({"webhooks": webhooks}).to_string();
     let secret = json!({"data": {"1.crt": "UEVN", "1.key": "UEVN"}}).to_string();
@@ -97,7 +101,7 @@ async fn certificates_stay(cluster: &Cluster, after: &str) -> Result<()> {
         (
             "mutatingwebhookconfiguration/aliquot-webhook",
             "jsonpath={.webhooks[*].clientConfig.caBundle}",
-            "UEVN UEVN",
+            "UEVN UEVN UEVN",
         ),
         (
             "secret/aliquot-webhook-tls",
@@ -193,6 +197,8 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
     let version = version.and_then(|text| text.split(['-', '+']).next());
     let image = format!("kube-scheduler:{}", version.context("no version")?);
     ensure!(dry.contains(&image), "no {image}");
+    let other = "kube-scheduler's image has the tag";
+    ensure!(!dry.contains(other), "it is of the cluster's version");
     let hami = hami.to_string_lossy();
     let with_hami = [
         "install",
@@ -202,6 +208,7 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
         "--dry-run=server",
         "-f",
         &hami,
+        "--set=scheduler.kubeScheduler.image.tag=v1.2.3",
     ];
     let notes = helm_on(cluster, &with_hami)?.success()?;
     for line in [
@@ -209,6 +216,7 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
         "  devicePlugin.nodeConfiguration: set devicePlugin.profiles",
         "  scheduler.nodeLockExpire: nodes are not locked",
         "  mluResourceName: only NVIDIA GPUs are supported",
+        "kube-scheduler's image has the tag v1.2.3. If its registry does not have that, set",
     ] {
         ensure!(notes.contains(line), "{line}: {notes}");
     }

@@ -1,9 +1,10 @@
-//! Pods that request nothing of ours never meet the webhook.
+//! Pods that request nothing of ours never meet the webhook, and neither do resizes of anything else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::sleep;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{PATIENCE, eventually, sleep};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::{container, pod, simple};
@@ -11,7 +12,7 @@ use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 /// Every optional field absent, empty or strange; none requests a GPU.
@@ -107,4 +108,39 @@ pub(crate) async fn webhook_away(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.delete_pod("away", name).await?;
     }
     Ok(())
+}
+
+/// The API server asks the webhook before it refuses to resize a share itself, and about no other resize.
+pub(crate) async fn resizes(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace("resized").await?;
+    let share = simple("resized", "share", &[("gpu", "1"), ("gpumem", "3000")]);
+    stack.cluster.create_pod(share).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "resized");
+    let resize = async |resource: &str| -> Result<(u16, String)> {
+        let main = json!({"name": "main", "resources": {"limits": {resource: "6000"}}});
+        let patch = Patch::Strategic(json!({"spec": {"containers": [main]}}));
+        let params = PatchParams::default();
+        let resized = pods.patch_subresource("resize", "share", &params, &patch);
+        match resized.await {
+            Ok(_) => Ok((200, String::new())),
+            Err(kube::Error::Api(status)) => Ok((status.code, status.message)),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let command = "kubectl aliquot resize pod/share -n resized -c main";
+    let code = eventually(PATIENCE, "the command to be named", || async {
+        let (code, said) = resize("nvidia.com/gpumem").await?;
+        // Kubernetes before 1.33 resizes no pod.
+        until!(code == 404 || said.contains(command), "{code}: {said}");
+        Ok(Some(code))
+    })
+    .await?;
+    let before = reviews(&stack).await?;
+    let (_, said) = resize("memory").await?;
+    let after = reviews(&stack).await?;
+    ensure!(
+        code == 404 || after <= before && !said.contains("aliquot"),
+        "{said}"
+    );
+    stack.cluster.delete_pod("resized", "share").await
 }

@@ -39,6 +39,10 @@ fn main() -> ExitCode {
             "no_own_scheduler_or_priority_class_bypasses_the_ledger",
             bypass::closed,
         ),
+        scenario(
+            "in_place_resize_of_a_share_names_the_command_that_does_it",
+            harmless::resizes,
+        ),
         scenario("without_webhook_only_gpu_pods_wait", harmless::webhook_away),
         side_by_side(
             "every_way_a_pod_ends_lets_the_next_one_run",

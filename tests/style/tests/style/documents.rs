@@ -1,9 +1,11 @@
 //! The documents match the repository.
 
+use std::collections::BTreeSet;
+
 use aliquot_style::documents::{
     names, rights_without_reason, section, table_rows, unheld, unproved,
 };
-use aliquot_style::tree;
+use aliquot_style::tree::{self, File};
 
 fn none(errors: &[String]) {
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
@@ -56,15 +58,16 @@ fn every_invariant_and_feature_names_existing_tests() {
 }
 
 #[test]
-fn every_attack_and_limiter_call_names_existing_tests() {
+fn every_attack_and_limiter_statement_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let attacks = tree::read("docs/threat-model.md").unwrap();
-    let calls = tree::read("docs/limiter.md").unwrap();
-    for page in [&attacks, &calls] {
-        let mut rows = table_rows(page);
-        // The page of driver calls has other tables too.
-        rows.retain(|row| page != &calls || row[0].starts_with('`'));
+    let limiter = tree::read("docs/limiter.md").unwrap();
+    let mut calls = table_rows(&limiter);
+    // That page has other tables too.
+    calls.retain(|row| row[0].starts_with('`'));
+    let statements = table_rows(section(&limiter, "Tests of other statements"));
+    for rows in [table_rows(&attacks), calls, statements] {
         assert!(!rows.is_empty());
         none(&unheld(&rows, &sources));
     }
@@ -106,4 +109,68 @@ fn every_rbac_rule_has_a_reason() {
     let text = tree::read(path).unwrap();
     assert!(text.contains("- apiGroups:"));
     none(&rights_without_reason(path, &text));
+}
+
+/// The pages for users and administrators.
+fn user_pages() -> Vec<File> {
+    let summary = tree::read("docs/SUMMARY.md").expect("the summary");
+    let (listed, _) = summary.split_once("\n# Reference\n").expect("references");
+    let links = listed.split("](").skip(1);
+    let pages = links.map(|link| {
+        let (path, _) = link.split_once(')').expect("a link");
+        let path = format!("docs/{path}");
+        let text = tree::read(&path).expect("a page");
+        File { path, text }
+    });
+    pages.collect()
+}
+
+#[test]
+fn every_page_says_first_what_it_was_not_run_on() {
+    for page in user_pages() {
+        let third = page.text.lines().nth(2).unwrap_or_default();
+        assert!(third.starts_with("> **Not run on:** "), "{}", page.path);
+    }
+}
+
+/// The names of flags in a text.
+fn flags(text: &str) -> BTreeSet<&str> {
+    let is_other = |letter: char| !letter.is_ascii_lowercase() && letter != '-';
+    let rests = text.split("--").skip(1);
+    let names = rests.map(|rest| rest.split(is_other).next().unwrap_or(rest));
+    names.collect()
+}
+
+/// Those of the programs in pods can be set by the chart's values alone.
+#[test]
+fn pages_name_only_flags_that_users_can_set() {
+    let sources = tree::files("rs").unwrap();
+    let is_of_pods = |file: &&File| {
+        let is_in = |folder: &str| file.path.starts_with(folder);
+        !is_in("cli/") && !is_in("tests/") && file.text.contains("#[arg(")
+    };
+    let settings = sources.iter().filter(is_of_pods);
+    let of_pods: BTreeSet<String> = settings
+        .flat_map(|file| file.text.lines())
+        .filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "))
+        .map(|(field, _)| field.replace('_', "-"))
+        .collect();
+    assert!(of_pods.contains("shortlist"), "{of_pods:?}");
+    let mut charts = tree::files("yaml").unwrap();
+    charts.extend(tree::files("tpl").unwrap());
+    charts.retain(|file| file.path.starts_with("charts/aliquot/templates/"));
+    let lines = charts.iter().flat_map(|file| file.text.lines());
+    let of_values: BTreeSet<&str> = lines
+        .filter(|line| line.contains("{{"))
+        .flat_map(flags)
+        .collect();
+    let cli = tree::read("docs/reference/cli.md").unwrap();
+    let of_cli = flags(&cli);
+    for page in user_pages() {
+        for flag in flags(&page.text) {
+            let is_settable = of_values.contains(flag) || of_cli.contains(flag);
+            let is_ok = is_settable || !of_pods.contains(flag);
+            assert!(is_ok, "{}: no value sets --{flag}", page.path);
+        }
+    }
 }

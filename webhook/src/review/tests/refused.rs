@@ -104,3 +104,27 @@ fn rejects_requests_and_escapes_of_ephemeral_containers() {
     let requests = r#"spec.ephemeralContainers[1].resources.limits["nvidia.com/gpu"]: "1" in an ephemeral container, which cannot get GPUs; expected: no nvidia.com/gpu"#;
     check(&plain, "trusted", &greedy, &[requests]);
 }
+
+#[test]
+fn refuses_resize_of_a_share_with_the_command_that_does_it() {
+    let check = |before: &Value, limits: &str, expected: &[&str]| {
+        let resized = asking(&amounts(limits));
+        let request = PodReview {
+            operation: &Operation::Update,
+            sub_resource: "resize",
+            old_pod: before,
+            ..create(&resized, "default")
+        };
+        let texts: Vec<String> = match review(&request, &Settings::default()) {
+            Verdict::Deny(refusals) => refusals.iter().map(Refusal::to_string).collect(),
+            Verdict::Allow { .. } => Vec::new(),
+        };
+        assert_eq!(texts, expected);
+    };
+    let mut before = asking(&amounts("gpu=1 gpumem=3000"));
+    let command = r#"spec.containers[0].resources.limits["nvidia.com/gpumem"]: "6000" differs from "3000", and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/p -n default -c main with --gpumem, --gpumem-percentage or --gpucores"#;
+    check(&before, "gpu=1 gpumem=6000", &[command]);
+    check(&before, "gpu=1 gpumem=3k", &[]);
+    before["spec"]["schedulerName"] = json!("volcano");
+    check(&before, "gpu=1 gpumem=6000", &[]);
+}

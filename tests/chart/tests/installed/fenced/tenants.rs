@@ -307,7 +307,7 @@ async fn exempting_namespaces(on: &Installed) -> Result<()> {
         cluster.kubectl(&bind).await?.success()?;
         Ok(())
     };
-    let namespaces = ["--verb=get,patch", "--resource=namespaces"];
+    let namespaces = ["--verb=get,patch,create", "--resource=namespaces"];
     grant("labels-namespaces", &namespaces).await?;
     let reason = "may not exempt namespace labelled from admission";
     for text in ["aliquot.dev/webhook=ignore", "hami.io/webhook=ignore"] {
@@ -321,6 +321,16 @@ async fn exempting_namespaces(on: &Installed) -> Result<()> {
     for text in ["own=1", "aliquot.dev/webhook=yes"] {
         label(text).await?.success()?;
     }
+    let labels = json!({"aliquot.dev/webhook": "ignore"});
+    let metadata = json!({"name": "created", "labels": labels});
+    let created = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+    let file = cluster.state_dir().join("namespace.json");
+    std::fs::write(&file, created.to_string())?;
+    let file = file.to_string_lossy();
+    let create = ["create", "-f", &*file, "--as=namespacer"];
+    let refused = cluster.kubectl(&create).await?.stderr;
+    let reason = "may not exempt namespace created from admission";
+    super::check(&"a new namespace", Some(refused), reason)?;
     let hooks = [
         "--verb=update",
         "--resource=mutatingwebhookconfigurations",

@@ -1,17 +1,20 @@
-//! A release from a real registry: image and chart are pushed, and installed from there.
+//! A release from a real registry, in the steps of docs/guides/install.md for an air gap: images and chart are
+//! pushed, and installed from there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_chart::release::{script, success, version};
-use aliquot_chart::simulated_node::archive;
+use aliquot_chart::release::{REPOSITORY, script, success, version};
+use aliquot_chart::simulated_node::{archive, kube_scheduler_archive};
 use aliquot_chart::{NAMESPACE, helm, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part};
 use aliquot_e2e::figures::report;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::world::{PATIENCE, World};
@@ -42,24 +45,29 @@ async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     Ok((address.to_string(), part))
 }
 
-/// Pushes an image, as docs/guides/install.md does, and the chart that names it; the digest of the
-/// image and the reference of the chart.
-async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
-    std::fs::create_dir_all(folder)?;
-    let (image, digest) = (folder.join("aliquot.tar"), folder.join("digest"));
-    archive(&image).await?;
-    let repository = format!("{address}/team/aliquot");
+/// Pushes the image of an archive; its digest.
+fn pushed(archive: &Path, to: &str) -> Result<String> {
+    let digest = archive.with_extension("digest");
     let mut copy = Command::new("skopeo");
     copy.args(["--insecure-policy", "copy", "--dest-tls-verify=false"])
         .arg("--digestfile")
         .arg(&digest)
-        .arg(format!("oci-archive:{}", image.display()))
-        .arg(format!("docker://{repository}:{}", version()?));
+        .arg(format!("oci-archive:{}", archive.display()))
+        .arg(format!("docker://{to}"));
     success(&mut copy)?;
-    let digest = std::fs::read_to_string(&digest)?.trim().to_owned();
+    Ok(std::fs::read_to_string(&digest)?.trim().to_owned())
+}
+
+/// Pushes an image, and the chart that names it in the release's own registry, which no node reaches; the
+/// digest of the image and the reference of the chart.
+async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
+    std::fs::create_dir_all(folder)?;
+    let image = folder.join("aliquot.tar");
+    archive(&image).await?;
+    let (_, repository) = REPOSITORY.split_once('/').context("no registry")?;
+    let digest = pushed(&image, &format!("{address}/{repository}:{}", version()?))?;
 
     let mut package = script("release/chart.sh", &[&folder.to_string_lossy()])?;
-    package.env("REPOSITORY", &repository);
     success(package.env("DIGEST", &digest))?;
     let package = folder.join(format!("aliquot-{}.tgz", version()?));
     let charts = format!("oci://{address}/team/charts");
@@ -76,7 +84,13 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     let (address, registry) = registry(&cluster).await?;
     let folder = cluster.state_dir().join("release");
     let (digest, chart) = published(&folder, &address).await?;
-    let world = World::released(cluster, chart).await?;
+    let world = World::released(cluster, chart, &address).await?;
+    let version = world.json(&["version"]).await?;
+    let version = version["serverVersion"]["gitVersion"].as_str();
+    let version = version.and_then(|text| text.split(['-', '+']).next());
+    let version = version.context("no version")?;
+    let kube_scheduler = format!("{address}/kube-scheduler:{version}");
+    pushed(&kube_scheduler_archive(&world.cluster), &kube_scheduler)?;
     let before = Before::of(&world).await?;
 
     let began = Instant::now();
@@ -103,9 +117,16 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
 
     world.parts_ready().await?;
     let pods = world.json(&["get", "pods", "-n", NAMESPACE]).await?;
-    let pods = pods.to_string();
-    ensure!(pods.contains(&digest), "no pod has the image {digest}");
-    ensure!(!pods.contains("localhost/aliquot"), "{pods}");
+    let pods = pods["items"].as_array().context("no list")?.iter();
+    let containers = pods.filter_map(|pod| pod["spec"]["containers"].as_array());
+    let images = containers.flatten().map(|one| &one["image"]);
+    let images: BTreeSet<&str> = images.filter_map(Value::as_str).collect();
+    let own = format!("@{digest}");
+    let is_known = |image: &&str| **image == kube_scheduler || image.ends_with(&own);
+    ensure!(
+        images.len() == 2 && images.iter().all(is_known),
+        "{images:?}, expected {kube_scheduler} and one{own}"
+    );
     let running = container_of(&world).await?;
     let mut upgrade = vec!["upgrade", "aliquot", package, "--plain-http"];
     upgrade.extend(["--reset-then-reuse-values", "--set=log.filter=debug"]);

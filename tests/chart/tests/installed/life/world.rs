@@ -11,7 +11,7 @@ use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::helm_on;
 
@@ -51,13 +51,21 @@ impl World {
         Ok(world)
     }
 
-    /// With the chart of a release, whose image the node does not have.
-    pub(crate) async fn released(cluster: Arc<Cluster>, chart: String) -> Result<Self> {
+    /// With the chart of a release, whose images only this registry has.
+    pub(crate) async fn released(
+        cluster: Arc<Cluster>,
+        chart: String,
+        registry: &str,
+    ) -> Result<Self> {
         let mut world = Self::empty(cluster).await?;
         unload(&world.cluster).await?;
         let mut values = values_for(&world.cluster)?;
-        let values_of_all = values.as_object_mut().context("no values")?;
-        values_of_all.remove("image").context("no image")?;
+        let kube_scheduler = values["scheduler"]["kubeScheduler"].as_object_mut();
+        let kube_scheduler = kube_scheduler.context("no kube-scheduler")?;
+        kube_scheduler.retain(|key, _| key == "command");
+        let all = values.as_object_mut().context("no values")?;
+        all.remove("image").context("no image")?;
+        all.insert("global".to_owned(), json!({"imageRegistry": registry}));
         world.write_values(&values)?;
         world.package = chart;
         Ok(world)
