@@ -379,7 +379,8 @@ async function drawHour() {
   if (shown !== cell || !isPinned || !found?.memory.length) return;
   const figure = dialog.querySelector('figure');
   const most = Math.max(share.memory, ...found.memory);
-  figure.replaceChildren(chart({ memory: found.memory.map((one) => one && (100 * one) / most), sm: found.sm }, 100, `memory and SM in the last hour, now ${found.memory.at(-1)} MiB, ${found.sm.at(-1)} %`),
+  const now = usedText({ memory: found.memory.at(-1), sm: found.sm.at(-1) }, share);
+  figure.replaceChildren(chart({ memory: found.memory.map((one) => one && (100 * one) / most), sm: found.sm }, 100, `memory and SM in the last hour, now ${now}`),
     `Last hour: memory (line) of ${memory(most)}, SM (dashed) of the GPU`);
   figure.hidden = false;
   place();

@@ -192,6 +192,9 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         path.split('L').count() == 120 && path.ends_with("360.0,30.0"),
         "{path}"
     );
+    let label = "document.querySelector('#share svg').getAttribute('aria-label')";
+    let label = text(&mut browser, label).await?;
+    ensure!(label.ends_with(" MiB, 10 % SM"), "{label}");
 
     // What would help, and the quota.
     let help = texts(&mut browser, "#waiting td:nth-child(5)").await?;
