@@ -1,31 +1,35 @@
 //! Descriptors for a process that has none left.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
 use std::{io, mem, ptr};
 
 /// The most that the work may have open at once.
-const NEEDED: c_int = 3;
+const NEEDED: usize = 3;
 /// Words of 16 bytes on its stack.
 const STACK: usize = 16 << 10;
 
 struct Job<W, T> {
+    kept: Option<RawFd>,
     work: Option<W>,
     result: Option<io::Result<T>>,
 }
 
-/// Runs `work`, which opens files; where this process has no descriptor left for them, in a child.
-pub(crate) fn with_some<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+/// Runs `work`, which opens files; where this process has no descriptor left for them, in a child, which
+/// has the one that is `kept`.
+pub(crate) fn with_some<T>(kept: Option<RawFd>, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match work() {
-        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => in_child(work),
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => in_child(kept, work),
         done => done,
     }
 }
 
 /// Runs `work` in a child that has the memory of this process, but a table of descriptors of its own,
-/// which lacks the first ones. This thread waits until it has ended. No signal reaches the child, and
-/// none tells of its end.
-fn in_child<T, W: FnOnce() -> io::Result<T>>(work: W) -> io::Result<T> {
+/// which lacks the first ones but for `kept`. This thread waits until it has ended. No signal reaches the
+/// child, and none tells of its end.
+fn in_child<T, W: FnOnce() -> io::Result<T>>(kept: Option<RawFd>, work: W) -> io::Result<T> {
     let mut job = Job {
+        kept,
         work: Some(work),
         result: None,
     };
@@ -56,12 +60,12 @@ fn in_child<T, W: FnOnce() -> io::Result<T>>(work: W) -> io::Result<T> {
 }
 
 extern "C" fn run<W: FnOnce() -> io::Result<T>, T>(job: *mut c_void) -> c_int {
-    for descriptor in 0..NEEDED {
+    // SAFETY: the job of the thread that waits.
+    let job = unsafe { &mut *job.cast::<Job<W, T>>() };
+    for descriptor in (0..).filter(|one| Some(*one) != job.kept).take(NEEDED) {
         // SAFETY: in a table that only this child has.
         unsafe { libc::close(descriptor) };
     }
-    // SAFETY: the job of the thread that waits.
-    let job = unsafe { &mut *job.cast::<Job<W, T>>() };
     job.result = job.work.take().map(|work| work());
     0
 }

@@ -283,7 +283,7 @@ impl ProcessSlot {
     /// no descriptor left. Returns whether all totals are known to be exact. An error means that the
     /// file can no longer be reached (`chroot`): the totals then stay too high.
     pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
-        descriptors::with_some(|| self.try_reclaim_dead_slots(devices))
+        descriptors::with_some(None, || self.try_reclaim_dead_slots(devices))
     }
 
     fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {

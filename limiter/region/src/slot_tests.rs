@@ -147,6 +147,10 @@ fn helper_tags_without_descriptors() {
     let (key, descriptor) = (tag::new(), file.as_raw_fd());
     assert!(tag::attach(descriptor, key, Path::new(&node)).is_some());
     assert_eq!(tag::read(descriptor), Some(key));
+    // As in a process that has closed its standard streams.
+    // SAFETY: nothing reads standard input.
+    let copy = unsafe { libc::dup2(descriptor, 0) };
+    assert_eq!((copy, tag::read(copy)), (0, Some(key)));
     std::process::exit(0);
 }
 

@@ -42,8 +42,8 @@ pub(crate) fn attach(descriptor: RawFd, tag: u64, node: &Path) -> Option<u64> {
     // SAFETY: the caller has just got the descriptor, and keeps it open during this call.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let inode = map::identity(file).ok()?;
-    let of_node = descriptors::with_some(|| DeviceNode::open(node).map(|node| node.inode));
-    let is_node = of_node.is_ok_and(|of_node| of_node == inode);
+    let inode_of = || DeviceNode::open(node).map(|node| node.inode);
+    let is_node = descriptors::with_some(None, inode_of).is_ok_and(|of_node| of_node == inode);
     let is_taken = is_node && lock::set(file, offset(tag), LockMode::Shared).ok()?;
     is_taken.then_some(inode)
 }
@@ -51,7 +51,7 @@ pub(crate) fn attach(descriptor: RawFd, tag: u64, node: &Path) -> Option<u64> {
 /// The tag of a descriptor of this process.
 pub fn read(descriptor: RawFd) -> Option<u64> {
     let path = format!("/proc/self/fdinfo/{descriptor}");
-    let text = descriptors::with_some(|| fs::read_to_string(&path)).ok()?;
+    let text = descriptors::with_some(Some(descriptor), || fs::read_to_string(&path)).ok()?;
     tag_in(&text)
 }
 
