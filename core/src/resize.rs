@@ -33,8 +33,9 @@ pub const VERSION: u32 = 1;
 pub const DEADLINE: u64 = 600;
 /// The longest such time: a week.
 const MAX_DEADLINE: u64 = 7 * 24 * 3600;
-/// The amounts of a container, by their names in the annotation.
-const AMOUNTS: [(&str, Resource); 3] = [
+/// The amounts of a container, by their names in the annotation, which are flags of `kubectl aliquot
+/// resize` too.
+pub const AMOUNTS: [(&str, Resource); 3] = [
     ("gpumem", Resource::Memory),
     ("gpumem-percentage", Resource::MemoryPercentage),
     ("gpucores", Resource::Cores),

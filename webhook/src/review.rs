@@ -43,9 +43,8 @@ pub fn review(review: &PodReview<'_>, settings: &Settings) -> Verdict {
         (Operation::Update, "ephemeralcontainers") => {
             new_ephemeral_containers(review, settings, &mut findings);
         }
-        (Operation::Update, "resize") if request::is_ours(review.old_pod, settings) => {
-            let PodReview { namespace, pod, .. } = *review;
-            let resized = request::resized(pod, review.old_pod, namespace, settings);
+        (Operation::Update, "resize") => {
+            let resized = request::resized(review, settings);
             findings.refusals.extend(resized);
         }
         _ => {}

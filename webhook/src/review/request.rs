@@ -14,10 +14,11 @@ use aliquot_core::request::{
     Resource, Written, is_other,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
-use aliquot_core::resize::RESIZE_STATUS;
+use aliquot_core::resize::{AMOUNTS, RESIZE_STATUS};
 use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, mig, quantity};
 use serde_json::Value;
 
+use super::PodReview;
 use crate::pod::{self, Container, Kind};
 use crate::settings::Settings;
 use crate::verdict::{Findings, Refusal};
@@ -403,44 +404,42 @@ pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Ve
     names.filter_map(refused).collect()
 }
 
-/// Amounts that Kubernetes' resize would change. It refuses them, too, but names no command that does it.
-pub(super) fn resized(
-    pod: &Value,
-    old_pod: &Value,
-    namespace: &str,
-    settings: &Settings,
-) -> Vec<Refusal> {
+/// Amounts of a share that Kubernetes' resize would change. It refuses them, too, but names no command
+/// that does it. Nothing changes the number of GPUs or the priority.
+pub(super) fn resized(review: &PodReview<'_>, settings: &Settings) -> Vec<Refusal> {
+    let PodReview { pod, old_pod, .. } = *review;
+    // Each pod with a share has got our scheduler.
+    if old_pod["spec"]["schedulerName"] != settings.scheduler_name {
+        return Vec::new();
+    }
     let name = Excerpt::from(pod["metadata"]["name"].as_str().unwrap_or_default());
-    let namespace = Excerpt::from(namespace);
+    let namespace = Excerpt::from(review.namespace);
     let (after, before) = (pod::containers(pod), pod::containers(old_pod));
+    let mut refusals = Vec::new();
     // Kubernetes refuses other containers and another order itself.
     let same = after.iter().zip(&before);
-    let same = same.filter(|(container, old)| container.name() == old.name());
-    let refused = same.flat_map(|(container, old)| {
-        let changed = Resource::ALL.into_iter().filter_map(|resource| {
+    for (container, old) in same.filter(|(container, old)| container.name() == old.name()) {
+        for (flag, resource) in AMOUNTS {
             let resource = settings.names.of(resource);
-            let [old, new] = [old, container].map(|one| ResourceTexts::named(one, resource));
-            let lists = [
-                ("limits", old.limit, new.limit),
-                ("requests", old.request, new.request),
-            ];
-            let differs = |old: Option<&str>, new: Option<&str>| {
-                old.map(quantity::whole) != new.map(quantity::whole)
+            let Some((list, new)) = ResourceTexts::named(container, resource).effective() else {
+                continue;
             };
-            let mut lists = lists.into_iter();
-            let (list, old, new) = lists.find(|(_, old, new)| differs(*old, *new))?;
-            let [old, new] = [old, new].map(|text| Excerpt::from(text.unwrap_or_default()));
-            Some(Refusal {
+            let old = ResourceTexts::named(old, resource).effective();
+            let old = old.map_or("", |(_, text)| text);
+            if quantity::whole(old) == quantity::whole(new) {
+                continue;
+            }
+            let (old, new) = (Excerpt::from(old), Excerpt::from(new));
+            refusals.push(Refusal {
                 field: field(container, list, resource),
                 message: format!(
-                    "{new:?} differs from {old:?}, and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/{name} -n {namespace} -c {} with --gpumem, --gpumem-percentage or --gpucores",
+                    "{new:?} differs from {old:?}, and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/{name} -n {namespace} -c {} --{flag} {new}",
                     container.shown()
                 ),
-            })
-        });
-        changed.collect::<Vec<_>>()
-    });
-    refused.collect()
+            });
+        }
+    }
+    refusals
 }
 
 /// Counts of instances that no GPU model has, and more than one where a container may have one

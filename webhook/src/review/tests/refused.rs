@@ -121,10 +121,17 @@ fn refuses_resize_of_a_share_with_the_command_that_does_it() {
         };
         assert_eq!(texts, expected);
     };
-    let mut before = asking(&amounts("gpu=1 gpumem=3000"));
-    let command = r#"spec.containers[0].resources.limits["nvidia.com/gpumem"]: "6000" differs from "3000", and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/p -n default -c main with --gpumem, --gpumem-percentage or --gpucores"#;
-    check(&before, "gpu=1 gpumem=6000", &[command]);
-    check(&before, "gpu=1 gpumem=3k", &[]);
-    before["spec"]["schedulerName"] = json!("volcano");
-    check(&before, "gpu=1 gpumem=6000", &[]);
+    let mut before = asking(&amounts("gpu=1 gpumem=3k"));
+    before["spec"]["schedulerName"] = json!(Settings::default().scheduler_name);
+    let command = r#"spec.containers[0].resources.limits["nvidia.com/gpumem"]: "6k" differs from "3k", and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/p -n default -c main --gpumem 6k"#;
+    let new = r#"spec.containers[0].resources.limits["nvidia.com/gpucores"]: "40" differs from "", and Kubernetes resizes only cpu and memory; expected: kubectl aliquot resize pod/p -n default -c main --gpucores 40"#;
+    check(&before, "gpu=1 gpumem=6k", &[command]);
+    check(&before, "gpu=1 gpumem=6k gpucores=40", &[command, new]);
+    check(&before, "gpu=1 gpumem=3000", &[]);
+    // No command changes these.
+    check(&before, "gpu=2 gpumem=3k priority=1", &[]);
+    for other in ["default-scheduler", "volcano"] {
+        before["spec"]["schedulerName"] = json!(other);
+        check(&before, "gpu=1 gpumem=6k", &[]);
+    }
 }
