@@ -55,7 +55,7 @@ impl Pools {
     }
 
     /// Begins a trim of a pool, once no allocation counts on what is free in it: none does until
-    /// [`Self::end_trim`]. False for a pool from which nothing was allocated.
+    /// [`Self::end_trim`]. False for a pool of which nothing is charged.
     pub(crate) fn begin_trim(&self, pool: Handle) -> bool {
         let end = clock::now() + MAX_WAIT;
         loop {
