@@ -17,7 +17,7 @@ use crate::metrics::{self, Sample};
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
-/// How the names of Aliquot's webhooks for new pods end.
+/// How the names of Aliquot's webhooks end.
 const OURS: &str = "pods.aliquot.dev";
 /// The metric of the chart's policies and bindings, by object.
 const POLICY_CHANGED: &str = "aliquot_scheduler_admission_policy_changed";

@@ -540,8 +540,8 @@ fn service_accounts_have_only_listed_permissions() {
     assert_eq!(rights, expected);
 }
 
-/// The webhooks of the configuration: for pods, for those of namespaces with a label, and for resizes.
-fn webhooks(arguments: &[&str]) -> [Value; 3] {
+/// The webhooks of the configuration: for pods, and for those of namespaces with a label.
+fn webhooks(arguments: &[&str]) -> [Value; 2] {
     let objects = rendered(arguments).unwrap();
     let found = one(&objects, "MutatingWebhookConfiguration", "aliquot-webhook");
     let all = found.0["webhooks"].as_array().unwrap().clone();
@@ -551,8 +551,7 @@ fn webhooks(arguments: &[&str]) -> [Value; 3] {
 #[test]
 fn pods_may_ignore_controls_object_selector() {
     for (value, expected) in [("true", 2), ("false", 0)] {
-        let [of_pods @ .., _] = webhooks(&[&format!("--set=webhook.podsMayIgnore={value}")]);
-        for webhook in of_pods {
+        for webhook in webhooks(&[&format!("--set=webhook.podsMayIgnore={value}")]) {
             let labels = webhook["objectSelector"]["matchExpressions"].as_array();
             assert_eq!(labels.map_or(0, Vec::len), expected);
             let namespaces = webhook["namespaceSelector"]["matchExpressions"].as_array();
@@ -568,7 +567,7 @@ fn pods_may_ignore_controls_object_selector() {
 #[test]
 fn each_namespace_is_reviewed_in_one_form() {
     for (form, other) in [("resources", "annotation"), ("annotation", "resources")] {
-        let [default, labelled, _] = webhooks(&[&format!("--set=webhook.requestAs={form}")]);
+        let [default, labelled] = webhooks(&[&format!("--set=webhook.requestAs={form}")]);
         let own = format!("/mutate/{other}");
         for (webhook, operator, path) in [
             (default, "NotIn", "/mutate"),
@@ -587,20 +586,17 @@ fn each_namespace_is_reviewed_in_one_form() {
 fn match_conditions_name_resources_and_classes() {
     let names = "--set=resourceName=a/gpu,resourceMem=a/mem,extraResources={a/shared}";
     let classes = "--set=webhook.nvidiaRuntimeClasses={own}";
-    let [of_pods @ .., resizes] = webhooks(&[names, classes]);
-    for webhook in of_pods {
+    for webhook in webhooks(&[names, classes]) {
         let expression = webhook["matchConditions"][0]["expression"].as_str();
         for part in [
             r#"["a/gpu","a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores","nvidia.com/priority","a/shared"].exists(r, r in c.resources.limits)"#,
             r#"object.spec.runtimeClassName in ["own"]"#,
+            r#"== "aliquot-scheduler" && "#,
+            r#"["a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores"].exists(r, c.?resources"#,
         ] {
             assert!(expression.unwrap().contains(part), "{expression:?}");
         }
     }
-    let expression = resizes["matchConditions"][0]["expression"].as_str();
-    let ours = r#"["a/gpu","a/mem","nvidia.com/gpumem-percentage","nvidia.com/gpucores","nvidia.com/priority"].exists(r, "#;
-    assert!(expression.unwrap().contains(ours), "{expression:?}");
-    assert_eq!(resizes["failurePolicy"], "Ignore", "Kubernetes refuses");
 }
 
 #[test]

@@ -72,11 +72,7 @@ pub(crate) fn documented() -> Result<Vec<String>> {
 /// The webhook writes its CAs: into its Secret, and their certificates into its configuration.
 async fn certificates_written(cluster: &Cluster) -> Result<()> {
     let bundle = json!({"caBundle": "UEVN"});
-    let webhooks = [
-        "pods.aliquot.dev",
-        "labelled.pods.aliquot.dev",
-        "resizes.aliquot.dev",
-    ];
+    let webhooks = ["pods.aliquot.dev", "labelled.pods.aliquot.dev"];
     let webhooks = webhooks.map(|name| json!({"name": name, "clientConfig": bundle}));
     let configuration = json!({"webhooks": webhooks}).to_string();
     let secret = json!({"data": {"1.crt": "UEVN", "1.key": "UEVN"}}).to_string();
@@ -101,7 +97,7 @@ async fn certificates_stay(cluster: &Cluster, after: &str) -> Result<()> {
         (
             "mutatingwebhookconfiguration/aliquot-webhook",
             "jsonpath={.webhooks[*].clientConfig.caBundle}",
-            "UEVN UEVN UEVN",
+            "UEVN UEVN",
         ),
         (
             "secret/aliquot-webhook-tls",
