@@ -149,7 +149,6 @@ pub(crate) fn reported_instance(start: u8, uuid: &str) -> GpuInstance {
 pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     HostDevice {
         uuid: "GPU-a".into(),
-        index: 0,
         minor: Some(minor),
         instance: instance.map(|uuid| InstanceIds {
             uuid: uuid.to_owned(),

@@ -415,7 +415,6 @@ fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> 
     for gpu in &facts.gpus {
         let named = |uuid: &str, part| HostDevice {
             uuid: uuid.into(),
-            index: gpu.index,
             minor: gpu.minor,
             instance: part,
         };
