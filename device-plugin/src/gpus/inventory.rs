@@ -309,11 +309,10 @@ impl PublishedNode {
             for device in gpu.layout.instances.iter().flat_map(|one| &one.devices) {
                 let own = GpuUuid::from(device.uuid.as_str());
                 let id = if self.inventory.gpu(&own).is_some() {
-                    &own
+                    own.clone()
                 } else {
-                    &whole
+                    whole.clone()
                 };
-                let id = id.clone();
                 names.insert(own, id);
             }
             names.insert(whole.clone(), whole);
