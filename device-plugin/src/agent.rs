@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -192,12 +191,11 @@ where
         metrics,
         allocations,
     };
-    let withdrawn = cleanup::on_request(
-        &agent.tasks,
-        &agent.node_view,
-        &agent.allocations.published,
-        &agent.stop,
-    );
+    let withdrawn = agent.tasks.spawn(cleanup::on_request(
+        agent.node_view.subscribe(),
+        agent.allocations.published.clone(),
+        agent.stop.clone(),
+    ));
     agent.generator.start(&readings.0).await;
     refresh(&agent.handlers.starter.preparer).await?;
     let (lost_tx, lost_rx) = watch::channel(LostPods::None);
@@ -206,7 +204,7 @@ where
     agent.start_kubelet(lost_tx);
     agent.tasks.close();
     agent.tasks.wait().await;
-    if withdrawn.load(Ordering::Relaxed) {
+    if withdrawn.await.unwrap_or(false) {
         cleanup::clean_up(&agent.allocations, &agent.client, &agent.settings).await;
         return Ok(());
     }
@@ -483,7 +481,7 @@ async fn readings(driver: &Arc<dyn Driver>) -> Result<Readings, AgentError> {
 
 fn log_driver_problems(facts: &nvml::DriverInventory) {
     for note in &facts.notes {
-        tracing::warn!(gpu = ?note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
+        tracing::warn!(gpu = note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
     }
 }
 

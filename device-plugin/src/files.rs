@@ -13,14 +13,12 @@ const FILE: u32 = 0o644;
 const PROGRAM: u32 = 0o755;
 
 #[derive(Debug, Error)]
-pub enum FileError {
-    #[error("cannot {step} {}: {source}", path.display())]
-    Step {
-        /// The operation: "write", "read", "remove", …
-        step: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+#[error("cannot {step} {}: {source}", .path.display())]
+pub struct FileError {
+    /// The operation: "write", "read", "remove", …
+    step: &'static str,
+    path: PathBuf,
+    source: io::Error,
 }
 
 /// Builds the error of a step, for `map_err`.
@@ -28,7 +26,7 @@ pub(crate) fn failed<'a>(
     step: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> FileError + 'a {
-    move |source| FileError::Step {
+    move |source| FileError {
         step,
         path: path.to_owned(),
         source,
@@ -74,14 +72,13 @@ fn written(path: &Path, content: &[u8], mode: u32, durable: bool) -> Result<bool
     let mut file = File::create(&temporary).map_err(failed("create", &temporary))?;
     file.set_permissions(fs::Permissions::from_mode(mode))
         .map_err(failed("chmod", &temporary))?;
-    let sync = |file: &File| if durable { file.sync_all() } else { Ok(()) };
     file.write_all(content)
-        .and_then(|()| sync(&file))
+        .and_then(|()| if durable { file.sync_all() } else { Ok(()) })
         .map_err(failed("write", &temporary))?;
     fs::rename(&temporary, path).map_err(failed("rename to", path))?;
     if durable {
         File::open(directory)
-            .and_then(|directory| sync(&directory))
+            .and_then(|directory| directory.sync_all())
             .map_err(failed("sync", directory))?;
     }
     Ok(true)

@@ -10,11 +10,9 @@ use aliquot_nvml::{GpuInstance, MigDevice};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
     pub uuid: GpuUuid,
-    /// NVML's index.
-    pub index: u32,
     /// `/dev/nvidia<minor>`, where the driver knows it.
     pub minor: Option<u32>,
-    /// Set for a MIG instance of the GPU with this index and minor.
+    /// Set for a MIG instance of the GPU with this minor.
     pub instance: Option<InstanceIds>,
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-use aliquot_node_state::mps::SHM;
+use aliquot_node_state::mps::{PIPE, SHM};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
 use crate::files::{self, FileError, failed};
@@ -89,18 +89,26 @@ pub fn inherit(folder: &Path) -> Result<(), FileError> {
 }
 
 fn tree(path: &Path, label: &str) -> Result<usize, FileError> {
-    let mut changed = 0;
-    if label_of(path).as_deref() != Some(label) {
-        set(path, label)?;
-        changed += 1;
-    }
+    let mut changed = file(path, label)?;
     if path.symlink_metadata().is_ok_and(|found| found.is_dir()) && !is_shared_memory(path) {
+        // Directories in a daemon's pipe directory are of clients, who may replace them by links to
+        // the host's files.
+        let inside = if path.ends_with(PIPE) { file } else { tree };
         for entry in fs::read_dir(path).map_err(failed("list", path))? {
             let entry = entry.map_err(failed("list", path))?;
-            changed += tree(&entry.path(), label)?;
+            changed += inside(&entry.path(), label)?;
         }
     }
     Ok(changed)
+}
+
+/// Labels this file alone; returns the number of changed files.
+fn file(path: &Path, label: &str) -> Result<usize, FileError> {
+    if label_of(path).as_deref() == Some(label) {
+        return Ok(0);
+    }
+    set(path, label)?;
+    Ok(1)
 }
 
 /// Whether this is the memory of an MPS daemon and its clients. What clients create there inherits
@@ -171,5 +179,22 @@ mod tests {
         fs::create_dir(&new).expect("made");
         inherit(&new).expect("labelled");
         assert_eq!(label_of(&new).as_deref(), Some(CONTAINER_FILE));
+    }
+
+    #[test]
+    fn does_not_enter_directories_of_mps_clients() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let pipe = dir.path().join("GPU-a").join(PIPE);
+        let (socket, theirs) = (pipe.join("control"), pipe.join("theirs"));
+        fs::create_dir_all(&theirs).expect("made");
+        let inner = theirs.join("inner");
+        for file in [&socket, &inner] {
+            fs::write(file, "").expect("written");
+        }
+        let own = "system_u:object_r:own_file_t:s0";
+        let fixed = Label::Fixed(own.to_owned());
+        relabel(&fixed, &[dir.path()]).expect("labelled");
+        assert_eq!(label_of(&socket).as_deref(), Some(own));
+        assert_ne!(label_of(&inner).as_deref(), Some(own));
     }
 }

@@ -135,7 +135,6 @@ pub(crate) fn reported_instance(start: u8, uuid: &str) -> GpuInstance {
     GpuInstance {
         profile: "1g.5gb".to_owned(),
         start,
-        size: 1,
         memory: Mib(4864),
         id: 7 + u32::from(start),
         devices: vec![MigDevice {
@@ -150,7 +149,6 @@ pub(crate) fn reported_instance(start: u8, uuid: &str) -> GpuInstance {
 pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     HostDevice {
         uuid: "GPU-a".into(),
-        index: 0,
         minor: Some(minor),
         instance: instance.map(|uuid| InstanceIds {
             uuid: uuid.to_owned(),

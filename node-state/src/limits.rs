@@ -71,14 +71,10 @@ pub struct EffectiveLimits {
 
 impl EffectiveLimits {
     pub fn flags(self) -> u32 {
-        [
-            (self.oversubscribe, OVERSUBSCRIBE),
-            (self.oom_killer, OOM_KILLER),
-            (self.uncontrolled, UNCONTROLLED),
-        ]
-        .into_iter()
-        .filter(|(set, _)| *set)
-        .fold(0, |flags, (_, flag)| flags | flag)
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        flag(self.oversubscribe, OVERSUBSCRIBE)
+            | flag(self.oom_killer, OOM_KILLER)
+            | flag(self.uncontrolled, UNCONTROLLED)
     }
 }
 

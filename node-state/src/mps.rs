@@ -13,6 +13,8 @@ pub const VERSION: u32 = 1;
 pub const SPECS: &str = "specs";
 /// The status, in the directory of a device.
 pub const STATUS: &str = "status.json";
+/// The directory of a daemon's sockets, which its clients have mounted and may write.
+pub const PIPE: &str = "pipe";
 /// Where the memory is mounted that a daemon and its clients have at `/dev/shm`.
 pub const SHM: &str = "shm";
 

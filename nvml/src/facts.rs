@@ -60,8 +60,8 @@ impl GpuFacts {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The GPU's uuid where known, otherwise `index <n>`; `None`: the whole driver.
-    pub gpu: Option<String>,
+    /// The GPU's uuid where known, otherwise `index <n>`.
+    pub gpu: String,
     /// NVML's name of the call.
     pub call: &'static str,
     pub problem: String,
@@ -76,7 +76,6 @@ pub struct DeviceHealth {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverHealth {
-    /// Yes.
     Ok,
     /// The driver says so, or no call about it has succeeded for ten seconds; the driver's error.
     Lost(String),

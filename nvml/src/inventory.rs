@@ -50,7 +50,6 @@ pub(crate) fn read_gpu(
     let mig = MigMode {
         capable: mig.is_some(),
         enabled: mig.as_ref().is_some_and(|mode| mode.current == 1),
-        pending: mig.as_ref().is_some_and(|mode| mode.pending == 1),
     };
     let mut layout = MigLayout::default();
     if mig.enabled {
@@ -96,7 +95,7 @@ fn first_bit(words: &[std::ffi::c_ulong]) -> Option<u32> {
 pub(crate) fn omission(gpu: &str, call: &'static str, error: &Cause) -> Omission {
     Omission {
         note: Note {
-            gpu: Some(gpu.to_owned()),
+            gpu: gpu.to_owned(),
             call,
             problem: error.to_string(),
         },
@@ -127,7 +126,7 @@ impl NoteCollector<'_> {
     }
 
     pub(crate) fn add(&mut self, call: &'static str, problem: String) {
-        let gpu = Some(self.gpu.clone());
+        let gpu = self.gpu.clone();
         self.notes.push(Note { gpu, call, problem });
     }
 }

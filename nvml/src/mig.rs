@@ -17,8 +17,6 @@ pub(crate) use read::{layout, read_enabled_layout};
 pub struct MigMode {
     pub capable: bool,
     pub enabled: bool,
-    /// MIG will be enabled after the next reset.
-    pub pending: bool,
 }
 
 /// The current MIG layout of a GPU, as the driver reports it.
@@ -36,8 +34,6 @@ pub struct GpuInstance {
     pub profile: String,
     /// First memory slice.
     pub start: u8,
-    /// Memory slices.
-    pub size: u8,
     /// The memory that programs can allocate: without what the driver reserves, where it reports that.
     pub memory: Mib,
     pub id: u32,
@@ -61,7 +57,6 @@ pub struct MigDevice {
 /// When a new MIG mode takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// At once.
     Now,
     /// At the next GPU reset: processes use the GPU.
     AtReset,

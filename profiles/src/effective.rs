@@ -33,14 +33,8 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, ProfileErr
         }
         let mode = mode(gpu, index).map_err(|error| errors.push(error));
         let Ok(mode) = mode else { continue };
-        let reserve = reserve(gpu);
-        let same = |rule: &&mut Rule| rule.mode == mode && rule.reserve == reserve;
-        if let Some(rule) = gpus.iter_mut().find(same) {
-            rule.select.uuid.push(gpu.uuid.clone());
-            continue;
-        }
         gpus.push(Rule {
-            reserve,
+            reserve: reserve(gpu),
             ..rule(&gpu.uuid, mode)
         });
     }
@@ -223,7 +217,7 @@ fn add_instance(gpu: &Gpu, instance: &published::FixedInstance, gpus: &mut Vec<R
     }
 }
 
-/// Merges GPUs with the same layout into one entry.
+/// Merges GPUs with the same mode and reservations into one entry.
 fn merge_same(gpus: Vec<Rule>) -> Vec<Rule> {
     let mut merged: Vec<Rule> = Vec::new();
     let alike = |one: &Rule, other: &Rule| one.mode == other.mode && one.reserve == other.reserve;

@@ -20,8 +20,8 @@ pub struct PhysicalGpu {
     pub model: Option<Pci>,
     /// Compute capability, major and minor, if the driver reports it.
     pub capability: Option<(u32, u32)>,
-    /// Whether it supports MIG; `None`: unknown.
-    pub mig: Option<bool>,
+    /// Whether it supports MIG.
+    pub mig: bool,
 }
 
 /// Selects the GPUs that match every key that is set.
@@ -36,7 +36,6 @@ pub struct GpuSelector {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub index: Vec<u32>,
-    /// By uuid.
     #[serde(
         deserialize_with = "one_or_more",
         skip_serializing_if = "Vec::is_empty"

@@ -188,7 +188,7 @@ fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<
 }
 
 fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Vec<ProfileError>) {
-    if gpu.mig == Some(false) {
+    if !gpu.mig {
         let what = format!("is not supported by GPU {gpu}");
         let expected = "vgpu, exclusive, timeslice, mps, unmanaged";
         errors.push(ProfileError::new(

@@ -61,7 +61,7 @@ fn check_profile(profile: &Profile, path: &str, errors: &mut Vec<ProfileError>) 
     for (index, rule) in profile.gpus.iter().enumerate() {
         let path = format!("{path}.gpus[{index}]");
         check_selector(&rule.select, &child_path(&path, "select"), errors);
-        check_mode(&rule.mode, &path, errors);
+        check_mig(&rule.mode, &path, errors);
         check_reservations(rule, &path, errors);
         for (earlier, other) in profile.gpus[..index].iter().enumerate() {
             if let Some((key, value)) = overlap(other, rule) {
@@ -74,7 +74,7 @@ fn check_profile(profile: &Profile, path: &str, errors: &mut Vec<ProfileError>) 
     }
     if let Some(rest) = &profile.rest {
         let path = child_path(path, "rest");
-        check_mode(rest, &path, errors);
+        check_mig(rest, &path, errors);
         let all = |rule: &Rule| rule.select.all;
         if let Some(index) = profile.gpus.iter().position(all) {
             let what = format!("has no effect: gpus[{index}] selects all GPUs");
@@ -151,13 +151,10 @@ fn overlap(one: &Rule, other: &Rule) -> Option<(&'static str, Value)> {
     Some((shared.key, shared.written.clone()))
 }
 
-fn check_mode(mode: &Mode, path: &str, errors: &mut Vec<ProfileError>) {
-    if let Mode::Mig(mig) = mode {
-        check_mig(mig, path, errors);
-    }
-}
-
-fn check_mig(mig: &Mig, path: &str, errors: &mut Vec<ProfileError>) {
+fn check_mig(mode: &Mode, path: &str, errors: &mut Vec<ProfileError>) {
+    let Mode::Mig(mig) = mode else {
+        return;
+    };
     match (mig.layout.is_empty(), mig.dynamic) {
         (true, false) => {
             let what = "has neither a layout nor dynamic: true";

@@ -28,7 +28,7 @@ fn gpu(index: u32, product: &str) -> PhysicalGpu {
         pci: Pci::parse(&format!("00000000:6{index}:00.0")),
         model: Some(Pci::Model(model)),
         capability: Some(capability),
-        mig: Some(capability.0 >= 8),
+        mig: capability.0 >= 8,
     }
 }
 

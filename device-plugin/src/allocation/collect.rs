@@ -52,13 +52,10 @@ pub fn garbage<'a>(
     for entry in entries.iter().filter(starting) {
         needed_names.extend(entry.name.as_ref().map(AnswerName::as_str));
     }
-    let known = unclear.is_empty();
-    garbage.names = on_disk
-        .iter()
-        .filter(|_| known)
-        .filter(|name| !needed_names.contains(name.as_str()))
-        .cloned()
-        .collect();
+    if unclear.is_empty() {
+        let gone = |name: &&String| !needed_names.contains(name.as_str());
+        garbage.names = on_disk.iter().filter(gone).cloned().collect();
+    }
     garbage
 }
 

@@ -19,15 +19,6 @@ use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::allocate_answer::VISIBLE;
 use aliquot_node_state::processes;
 
-/// A pod with a process that was started with another instance than its allocation names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct WrongInstance {
-    pod: PodUid,
-    actual: String,
-    /// The values that its containers may have.
-    expected: BTreeSet<String>,
-}
-
 /// Checks at an interval until `stop`. Each pod gets one event.
 pub async fn run(
     allocations: Arc<NodeAllocations>,
@@ -66,59 +57,40 @@ pub async fn run(
 
 /// The events about containers that see another instance now.
 fn check(known: &NodeAllocations) -> std::io::Result<Vec<EventNote>> {
-    let shares: Vec<AcceptedAllocation> = known.store.lock().all().cloned().collect();
-    let pods = pods_with_instances(&shares);
+    let mut shares: Vec<Arc<AcceptedAllocation>> = known.store.lock().shared().cloned().collect();
+    shares.retain(|share| has_instance(share));
+    let pods = shares.iter().map(|share| share.pod.clone()).collect();
     let found = processes::variable_at_start(Path::new("/proc"), &pods, VISIBLE)?;
-    let wrong = wrong_instances(&known.published.get(), &shares, &found);
-    let note = |one: WrongInstance| {
-        let share = shares.iter().find(|share| share.pod == one.pod)?;
-        Some(note(share, &one))
-    };
-    Ok(wrong.into_iter().filter_map(note).collect())
+    Ok(wrong_instances(&known.published.get(), &shares, &found))
 }
 
-/// The pods whose accepted allocation contains an instance.
-fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
-    let with = shares.iter().filter(|share| grants(share).any(is_instance));
-    with.map(|share| share.pod.clone()).collect()
+fn has_instance(share: &AcceptedAllocation) -> bool {
+    let mut grants = share.allocation.all().flat_map(|(_, grants)| grants);
+    grants.any(|grant| grant.mig.is_some() || grant.gpu.as_str().starts_with("MIG-"))
 }
 
-/// Those of these pods that see another instance. `found` holds the values of [`VISIBLE`] in each
-/// pod's processes.
+/// The events about those of these shares that see another instance. `found` holds the values of
+/// [`VISIBLE`] in each pod's processes.
 fn wrong_instances(
     node: &PublishedNode,
-    shares: &[AcceptedAllocation],
+    shares: &[Arc<AcceptedAllocation>],
     found: &BTreeMap<PodUid, BTreeSet<String>>,
-) -> Vec<WrongInstance> {
-    let mut all = Vec::new();
-    for share in shares.iter().filter(|share| grants(share).any(is_instance)) {
+) -> Vec<EventNote> {
+    let mut notes = Vec::new();
+    for share in shares {
         let lists = share
             .allocation
             .all()
             .map(|(_, grants)| visible(node, grants));
         // An instance that is not known now cannot be compared.
-        let Some(should) = lists.collect::<Option<BTreeSet<String>>>() else {
+        let Some(expected) = lists.collect::<Option<BTreeSet<String>>>() else {
             continue;
         };
-        let has = found.get(&share.pod).into_iter().flatten();
-        all.extend(
-            has.filter(|has| !should.contains(*has))
-                .map(|has| WrongInstance {
-                    pod: share.pod.clone(),
-                    actual: has.clone(),
-                    expected: should.clone(),
-                }),
-        );
+        let actual = found.get(&share.pod).into_iter().flatten();
+        let wrong = actual.filter(|actual| !expected.contains(*actual));
+        notes.extend(wrong.map(|actual| note(share, actual, &expected)));
     }
-    all
-}
-
-fn grants(share: &AcceptedAllocation) -> impl Iterator<Item = &Grant> {
-    share.allocation.all().flat_map(|(_, grants)| grants)
-}
-
-fn is_instance(grant: &Grant) -> bool {
-    grant.mig.is_some() || grant.gpu.as_str().starts_with("MIG-")
+    notes
 }
 
 /// What a container with these grants should see; `None` while an instance is missing.
@@ -140,8 +112,8 @@ fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
     Some(each.collect::<Option<Vec<String>>>()?.join(","))
 }
 
-fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
-    let expected: Vec<&str> = wrong.expected.iter().map(String::as_str).collect();
+fn note(share: &AcceptedAllocation, actual: &str, expected: &BTreeSet<String>) -> EventNote {
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     EventNote {
         pod: PodRef {
             namespace: share.namespace.clone(),
@@ -153,7 +125,7 @@ fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
         action: "Checking",
         text: format!(
             "a container was started with the device {}, expected {}: delete the pod and create it again",
-            Excerpt::of(&wrong.actual),
+            Excerpt::of(actual),
             expected.join(" or ")
         ),
     }

@@ -144,7 +144,6 @@ impl Preparer {
                 continue;
             }
             let (container, name) = (named.container, named.first.as_str().to_owned());
-            let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
             // No instance is created again for a pod that has ended.
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;
@@ -164,9 +163,10 @@ impl Preparer {
                     refreshed.problems.extend(problems);
                 }
                 Err(error) => {
-                    failed
-                        .entry(error.to_string())
-                        .or_insert_with(|| format!("container {container} of pod {pod}"));
+                    failed.entry(error.to_string()).or_insert_with(|| {
+                        let (namespace, pod) = (&accepted.namespace, &accepted.pod_name);
+                        format!("container {container} of pod {namespace}/{pod}")
+                    });
                 }
             }
         }

@@ -133,7 +133,7 @@ fn enforce(
     if stored.resize == Some(generation) {
         // A process that was killed stored it, or could not take it back.
         write_pages(starter, &stored, &own)?;
-        return above(starter, None, &stored).map_or(Ok(()), |use_above| Err(waits(use_above)));
+        return check_use(starter, None, &stored);
     }
     if stored.resize.is_some_and(|last| last > generation) {
         return Err(waits("a later one is enforced".to_owned()));
@@ -141,7 +141,7 @@ fn enforce(
     let to = validated(starter, pod, &stored, &own, pending)?;
     let next = stored.resized(to, generation);
     let before = Some(&*stored);
-    above(starter, before, &next).map_or(Ok(()), |use_above| Err(waits(use_above)))?;
+    check_use(starter, before, &next)?;
     let store = |accepted: AcceptedAllocation| {
         let stored = known.store.lock().put(accepted);
         stored.map_err(|error| waits(error.to_string()))
@@ -151,10 +151,7 @@ fn enforce(
     let written = write_pages(starter, &next, &own);
     fail_point::at("ResizeWritten");
     // What was allocated before the page was written.
-    let result = written.and_then(|()| match above(starter, before, &next) {
-        Some(use_above) => Err(waits(use_above)),
-        None => Ok(()),
-    });
+    let result = written.and_then(|()| check_use(starter, before, &next));
     if result.is_err() {
         store(AcceptedAllocation::clone(&stored))?;
         write_pages(starter, &stored, &own)?;
@@ -213,8 +210,8 @@ fn validated(
         layout: &node.layout,
         uid: &pod.kubelet_uid,
         pod: Some(&as_new),
-        holders: &own.iter().collect::<Vec<_>>(),
-        others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
+        holders: own,
+        others: &others,
         damaged: &known.damaged(&pod.kubelet_uid, &store),
     };
     let accepted = starter.validator.validate(input);
@@ -237,13 +234,14 @@ fn write_pages(
     Ok(())
 }
 
-/// What is in use beyond a smaller share, by the limiter's count and the monitor's, as a text that
-/// does not change with every allocation. Where the share `before` is not known, all counts.
-fn above(
+/// Waits while more is in use than a smaller share allows, by the limiter's count and the
+/// monitor's. The text does not change with every allocation. Where the share `before` is not
+/// known, all counts.
+fn check_use(
     starter: &ContainerStarter,
     before: Option<&AcceptedAllocation>,
     after: &AcceptedAllocation,
-) -> Option<String> {
+) -> Result<(), NotEnforced> {
     let directories = &starter.allocations.paths.container_directories;
     for (container, (_, directory)) in after.running_directories(directories) {
         if after
@@ -270,27 +268,24 @@ fn above(
         if smaller.is_empty() || !directory.has_limiter() {
             continue;
         }
-        let used = match used(&directory, grants(after).len()) {
-            Ok(used) => used,
-            Err(error) => {
-                return Some(format!(
-                    "what container {container} uses is unknown: {error}"
-                ));
-            }
-        };
+        let used = used(&directory, grants(after).len()).map_err(|error| {
+            NotEnforced::Waits(format!(
+                "what container {container} uses is unknown: {error}"
+            ))
+        })?;
         for (index, (gpu, limit)) in smaller {
             let used = used.get(index).copied().unwrap_or(u64::MAX);
             if used > limit.bytes() {
                 let fits = Mib(used.div_ceil(FITS.bytes()).saturating_mul(FITS.0));
                 let old = old.as_ref().and_then(|old| old.get(index));
                 let fits = old.map_or(fits, |(_, old)| fits.min(*old));
-                return Some(format!(
+                return Err(NotEnforced::Waits(format!(
                     "container {container} uses more than {limit} of {gpu}; what would fit: {fits}"
-                ));
+                )));
             }
         }
     }
-    None
+    Ok(())
 }
 
 /// The bytes of each device that count against a container's limit.

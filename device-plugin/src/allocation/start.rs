@@ -307,8 +307,8 @@ impl ContainerStarter {
                 layout: &node.layout,
                 uid,
                 pod,
-                holders: &holders.iter().collect::<Vec<_>>(),
-                others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
+                holders,
+                others: &others,
                 damaged: &damaged,
             })
         };

@@ -4,6 +4,7 @@
 //! the pod's event, so it says what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_core::inventory::Health;
 use aliquot_core::mig::published::MigPlacement;
@@ -41,8 +42,8 @@ pub struct ValidationInput<'a> {
     /// The pod of that uid; `None` when the API server has none on this node.
     pub pod: Option<&'a Pod>,
     /// The checkpoint's entries for this pod and these device ids.
-    pub holders: &'a [&'a CheckpointEntry],
-    pub others: &'a [&'a AcceptedAllocation],
+    pub holders: &'a [CheckpointEntry],
+    pub others: &'a [Arc<AcceptedAllocation>],
     /// What pods with an unreadable accepted allocation use, by what else is known of them.
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }

@@ -23,7 +23,7 @@ struct Case {
     layout: NodeLayout,
     pod: Option<Pod>,
     holders: Vec<CheckpointEntry>,
-    others: Vec<AcceptedAllocation>,
+    others: Vec<Arc<AcceptedAllocation>>,
     damaged: Vec<(PodUid, AllocatedUse)>,
 }
 
@@ -50,8 +50,8 @@ fn validated(case: &Case, rules: NodeRules) -> Result<AcceptedAllocation, Refusa
         layout: &case.layout,
         uid: &"u1".into(),
         pod: case.pod.as_ref(),
-        holders: &case.holders.iter().collect::<Vec<_>>(),
-        others: &case.others.iter().collect::<Vec<_>>(),
+        holders: &case.holders,
+        others: &case.others,
         damaged: &case.damaged,
     })
 }
@@ -158,7 +158,10 @@ fn starts_bound_pods_on_cordoned_but_not_changing_gpu() {
 
 #[test]
 fn rejects_allocations_over_device_capacity() {
-    let others = |grant| vec![accepted("u2", allocation(&[("main", &[grant])]))];
+    let others = |grant| {
+        let other = accepted("u2", allocation(&[("main", &[grant])]));
+        vec![Arc::new(other)]
+    };
     check(|c| c.others = others(grant("GPU-a", 7000, 70)), &[]);
     check(
         |c| c.others = others(grant("GPU-a", 7001, 0)),
@@ -199,7 +202,7 @@ fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
     check(
         |c| {
             c.inventory.orphaned.push(orphaned(1));
-            c.others = vec![accepted("u2", full)];
+            c.others = vec![Arc::new(accepted("u2", full))];
         },
         &["too little capacity", "create it again"],
     );

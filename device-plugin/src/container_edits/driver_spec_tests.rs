@@ -22,7 +22,6 @@ fn gpu(uuid: &str, mig: bool, complete: bool) -> GpuFacts {
     gpu.mig = MigMode {
         capable: true,
         enabled: mig,
-        pending: mig,
     };
     gpu.layout.instances = vec![testing::reported_instance(0, "MIG-a")];
     if !complete {

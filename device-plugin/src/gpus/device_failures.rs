@@ -189,13 +189,13 @@ pub fn unlisted(
         });
     };
     for note in &facts.notes {
-        if let Some(gpu) = note.gpu.as_deref().filter(|gpu| !is_listed(gpu)) {
+        if !is_listed(&note.gpu) {
             let cause = format!("cannot be shared: {}: {}", note.call, note.problem);
             let recovery = match note.call {
                 "nvmlDeviceGetMemoryInfo" => Recovery::OtherDriver,
                 _ => Recovery::ResetGpu,
             };
-            add(gpu, cause, recovery);
+            add(&note.gpu, cause, recovery);
         }
     }
     for device in shares.iter().flat_map(|share| share.uses().keys()) {

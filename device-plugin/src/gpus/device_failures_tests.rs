@@ -45,7 +45,7 @@ fn unregistered() -> nvml::DriverHealth {
 fn names_gpus_that_the_driver_does_not_list() {
     let mut known = facts(&[A]);
     let note = |gpu: &str, call| nvml::Note {
-        gpu: Some(gpu.to_owned()),
+        gpu: gpu.to_owned(),
         call,
         problem: "refused".to_owned(),
     };

@@ -16,23 +16,13 @@ use crate::gpus::allocatable::parent_gpu;
 pub(crate) fn cap_promised(devices: &mut [Gpu], reserve: Option<Mib>, facts: &DriverInventory) {
     let Some(reserve) = reserve else { return };
     for device in devices {
-        let host = part_of(reserve, device, facts);
-        let most = Mib(device.memory.0.saturating_add(host.0));
-        device.scaled = device.scaled.min(most);
+        let (parent, memory) = (parent_gpu(device), device.memory);
+        let gpu = facts.gpus.iter().find(|gpu| gpu.uuid == parent.as_str());
+        let whole = gpu.map_or(memory, GpuFacts::usable).0.max(1);
+        let part = u128::from(reserve.0) * u128::from(memory.0) / u128::from(whole);
+        let host = u64::try_from(part).unwrap_or(reserve.0);
+        device.scaled = device.scaled.min(Mib(memory.0.saturating_add(host)));
     }
-}
-
-/// A device's part of this amount of its GPU.
-fn part_of(amount: Mib, device: &Gpu, facts: &DriverInventory) -> Mib {
-    let whole = gpu(device, facts).map_or(device.memory, GpuFacts::usable);
-    let part = u128::from(amount.0) * u128::from(device.memory.0) / u128::from(whole.0.max(1));
-    Mib(u64::try_from(part).unwrap_or(amount.0))
-}
-
-fn gpu<'a>(device: &Gpu, facts: &'a DriverInventory) -> Option<&'a GpuFacts> {
-    let parent = parent_gpu(device);
-    let mut gpus = facts.gpus.iter();
-    gpus.find(|gpu| gpu.uuid == parent.as_str())
 }
 
 #[cfg(test)]

@@ -309,11 +309,10 @@ impl PublishedNode {
             for device in gpu.layout.instances.iter().flat_map(|one| &one.devices) {
                 let own = GpuUuid::from(device.uuid.as_str());
                 let id = if self.inventory.gpu(&own).is_some() {
-                    &own
+                    own.clone()
                 } else {
-                    &whole
+                    whole.clone()
                 };
-                let id = id.clone();
                 names.insert(own, id);
             }
             names.insert(whole.clone(), whole);
@@ -415,7 +414,6 @@ fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> 
     for gpu in &facts.gpus {
         let named = |uuid: &str, part| HostDevice {
             uuid: uuid.into(),
-            index: gpu.index,
             minor: gpu.minor,
             instance: part,
         };

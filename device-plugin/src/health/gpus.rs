@@ -349,7 +349,7 @@ fn restore_layouts(
         .notes
         .iter()
         .filter(|note| LAYOUT_CALLS.contains(&note.call));
-    let gpus: BTreeSet<String> = failed.filter_map(|note| note.gpu.clone()).collect();
+    let gpus: BTreeSet<String> = failed.map(|note| note.gpu.clone()).collect();
     for gpu in now.gpus.iter_mut().filter(|one| gpus.contains(&one.uuid)) {
         if let Some(known) = last.gpus.iter().find(|one| one.uuid == gpu.uuid) {
             gpu.mig = known.mig;
@@ -393,7 +393,6 @@ mod tests {
             gpu.mig = MigMode {
                 capable: true,
                 enabled: true,
-                pending: true,
             };
             gpu.layout.instances = vec![reported_instance(6, "MIG-1")];
         }
@@ -407,7 +406,7 @@ mod tests {
             now.gpus[0].layout = MigLayout::default();
             now.gpus[1].layout = MigLayout::default();
             now.notes.push(Note {
-                gpu: Some("GPU-a".to_owned()),
+                gpu: "GPU-a".to_owned(),
                 call,
                 problem: "Unknown".to_owned(),
             });

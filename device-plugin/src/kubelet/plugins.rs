@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::kubelet::plugin::{CallHandlers, Plugin};
+use crate::kubelet::plugin::CallHandlers;
 use crate::kubelet::register::keep_registered;
 use crate::node_view::NodeView;
 
@@ -55,15 +55,12 @@ pub async fn register_all<F>(
                 continue;
             }
             let stop = stop.child_token();
-            let (name, serving) = (resource.clone(), Arc::clone(&handlers));
-            let plugin = move |stop| Plugin::new(&name, Arc::clone(&serving), stop);
             let (name, errors, state) = (resource.clone(), Arc::clone(&errors), Arc::clone(&state));
             let report = move |error: Option<String>| state(record(&errors, &name, error));
             tokio::spawn(keep_registered(
                 directory.clone(),
                 resource.clone(),
-                plugin,
-                handlers.metrics.clone(),
+                Arc::clone(&handlers),
                 report,
                 stop.clone(),
             ));

@@ -3,6 +3,7 @@
 //! that is away is no error.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -13,12 +14,12 @@ use tonic::transport::{Endpoint, Server, Uri};
 use tower::service_fn;
 
 use crate::files::{self, Identity};
-use crate::kubelet::plugin::{Plugin, options};
+use crate::kubelet::plugin::{CallHandlers, Plugin, options};
 use crate::kubelet::proto::VERSION;
 use crate::kubelet::proto::v1beta1::RegisterRequest;
 use crate::kubelet::proto::v1beta1::device_plugin_server::DevicePluginServer;
 use crate::kubelet::proto::v1beta1::registration_client::RegistrationClient;
-use crate::metrics::{Metrics, count};
+use crate::metrics::count;
 
 /// The file name of the socket of one registration. Each has its own: the kubelet (1.37) refuses a
 /// registration whose socket it still counts as connected, and that socket for ever after.
@@ -83,16 +84,13 @@ fn cause<'a>(
 
 /// Keeps the plugin of a resource registered until `stop`. Calls `state` with `None` when it is,
 /// and with the reason when it is not.
-pub async fn keep_registered<F>(
+pub async fn keep_registered(
     directory: PathBuf,
     resource: String,
-    plugin: impl Fn(CancellationToken) -> Plugin,
-    metrics: Metrics,
-    state: F,
+    handlers: Arc<CallHandlers>,
+    state: impl Fn(Option<String>),
     stop: CancellationToken,
-) where
-    F: Fn(Option<String>),
-{
+) {
     let kubelet = directory.join(KUBELET_SOCKET);
     let mut pause = RETRY.0;
     let mut current: Option<Registered> = None;
@@ -106,16 +104,16 @@ pub async fn keep_registered<F>(
             state(Some(why_away(error)));
         } else if current.is_none() {
             state(Some("not registered with the kubelet".to_owned()));
-            match register(&directory, &resource, &plugin, &stop).await {
+            match register(&directory, &resource, &handlers, &stop).await {
                 Ok(registered) => {
                     tracing::info!(resource, "registered with the kubelet");
-                    count(&metrics.register, "done");
+                    count(&handlers.metrics.register, "done");
                     state(None);
                     current = Some(registered);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot register with the kubelet; retrying");
-                    count(&metrics.register, "failed");
+                    count(&handlers.metrics.register, "failed");
                     state(Some(error.to_string()));
                     failed = true;
                 }
@@ -177,7 +175,7 @@ fn why_away(error: &std::io::Error) -> String {
 async fn register(
     directory: &Path,
     resource: &str,
-    plugin: &impl Fn(CancellationToken) -> Plugin,
+    handlers: &Arc<CallHandlers>,
     stop: &CancellationToken,
 ) -> Result<Registered, RegisterError> {
     let stop = stop.child_token();
@@ -189,7 +187,8 @@ async fn register(
         source,
     };
     remove_sockets(directory, resource).map_err(failed)?;
-    serve(&socket, plugin(stop.clone()), stop.clone()).map_err(failed)?;
+    let plugin = Plugin::new(resource, Arc::clone(handlers), stop.clone());
+    serve(&socket, plugin, stop.clone()).map_err(failed)?;
     let kubelet = directory.join(KUBELET_SOCKET);
     // Read before the call: if either changes meanwhile, we register again.
     let ours = files::identity(&socket).map_err(failed)?;

@@ -80,7 +80,7 @@ fn gpu(facts: &nvml::GpuFacts) -> PhysicalGpu {
         pci: facts.pci_bus_id.as_deref().and_then(Pci::parse),
         model: facts.pci_device_id.map(Pci::Model),
         capability: facts.compute_capability,
-        mig: Some(facts.mig.capable),
+        mig: facts.mig.capable,
     }
 }
 

@@ -18,7 +18,7 @@ use aliquot_profiles::config::{Seconds, TransitionPolicy};
 use aliquot_profiles::{Defaults, Mode};
 use aliquot_serve::fail_point;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -102,14 +102,11 @@ impl LayoutReconciler {
             state = new_state;
             for work in work {
                 let (this, ended_tx) = (Arc::clone(&this), ended_tx.clone());
-                let uuid = GpuUuid::from(work.gpu.uuid.as_str());
-                let done = spawn_blocking(move || this.run_step(&work));
                 tokio::spawn(async move {
-                    let done = done.await;
-                    let ended =
-                        |error: tokio::task::JoinError| Err(StepError::Failed(error.to_string()));
-                    let done = done.unwrap_or_else(ended);
-                    let _stopped = ended_tx.send((uuid, done)).await;
+                    let uuid = GpuUuid::from(work.gpu.uuid.as_str());
+                    let done = spawn_blocking(move || this.run_step(&work)).await;
+                    let ended = |error: JoinError| Err(StepError::Failed(error.to_string()));
+                    let _stopped = ended_tx.send((uuid, done.unwrap_or_else(ended))).await;
                 });
             }
             let changing = state.changing_count() > 0;
@@ -143,7 +140,7 @@ impl LayoutReconciler {
             let desired = state.layout.desired.get(&uuid);
             if !state.busy.contains(&uuid) {
                 let was_late = gpu.is_late();
-                gpu = advance(state, &uuid, &gpu, desired, &users);
+                gpu = advance(state, &uuid, gpu, desired, &users);
                 if gpu.is_late() {
                     if !was_late {
                         count(&self.metrics.switches, "given-up");
@@ -353,11 +350,10 @@ impl LayoutReconciler {
 fn advance(
     state: &ReconcilerState,
     uuid: &GpuUuid,
-    gpu: &GpuState,
+    mut gpu: GpuState,
     desired: Option<&Mode>,
     users: &BTreeMap<GpuUuid, DeviceUsers>,
 ) -> GpuState {
-    let mut gpu = gpu.clone();
     loop {
         let to = gpu.change.as_ref().map(|change| &change.to).or(desired);
         let free = users
@@ -375,7 +371,7 @@ fn advance(
         };
         let next = transition::next_state(&gpu, &inputs);
         if next == gpu {
-            return next;
+            return gpu;
         }
         gpu = next;
     }

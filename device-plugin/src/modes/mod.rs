@@ -9,12 +9,11 @@ use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::state::StateDirectory;
-use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
+use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError};
 use aliquot_profiles::Mode;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::files::FileError;
 use crate::host_device::InstanceIds;
 use crate::pods::pod::Container;
 
@@ -126,11 +125,9 @@ impl SharingMode for Unmanaged {
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
-    Driver(#[from] NvmlError),
-    #[error(transparent)]
     Mig(#[from] MigError),
     #[error(transparent)]
-    File(#[from] FileError),
+    Daemon(#[from] mps::directory::DaemonDirectoryError),
     /// The GPU needs an action of the administrator, such as a reset; the agent waits for it
     /// without a limit.
     #[error("{0}")]

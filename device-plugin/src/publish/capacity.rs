@@ -59,7 +59,8 @@ pub fn desired(
     }
     let live = |name: &str| {
         let live = pods.iter().filter(|pod| pod.phase != Phase::Ended);
-        live.map(|pod| requested(pod, name)).sum::<u64>()
+        let all = live.map(|pod| requested(pod, name));
+        all.fold(0, u64::saturating_add)
     };
     let each = [(&names.memory, memory), (&names.cores, cores)];
     each.map(|(name, whole)| (name.clone(), whole.max(live(name))))
@@ -158,6 +159,8 @@ mod tests {
         check(&[asking("u1", &[(App, 4_000)])], 10_000);
         let two = [asking("u1", &[(App, 8_000)]), asking("u2", &[(App, 8_000)])];
         check(&two, 16_000);
+        let most = asking("u1", &[(App, u64::MAX)]);
+        check(&[Arc::clone(&most), most], u64::MAX);
         let mut ended = Pod::clone(&two[1]);
         ended.phase = Phase::Ended;
         check(&[Arc::clone(&two[0]), Arc::new(ended)], 10_000);

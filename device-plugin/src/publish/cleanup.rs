@@ -8,16 +8,14 @@ mod node_object;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use aliquot_node_state::processes;
+use aliquot_node_state::{accepted, processes};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::allocation::collect;
 use crate::allocation::housekeeping::{HousekeepingError, on_disk, remove};
@@ -41,32 +39,13 @@ pub fn is_requested(until: Option<&str>, now: Timestamp) -> bool {
     until.is_some_and(|until| now < until)
 }
 
-/// Waits among `tasks` for a request to clean up, and ends `work` then. The result is set once that
-/// happened.
-pub(crate) fn on_request(
-    tasks: &TaskTracker,
-    node_view: &watch::Sender<Option<NodeView>>,
-    published: &NodePublisher,
-    work: &CancellationToken,
-) -> Arc<AtomicBool> {
-    let withdrawn = Arc::new(AtomicBool::new(false));
-    tasks.spawn(wait_for_request(
-        node_view.subscribe(),
-        published.clone(),
-        Arc::clone(&withdrawn),
-        work.clone(),
-    ));
-    withdrawn
-}
-
-/// Waits for the request, withdraws all replicas from the kubelet, and when the kubelet counts
-/// none, sets `withdrawn` and cancels `work`.
-async fn wait_for_request(
+/// Waits for a request to clean up, withdraws all replicas from the kubelet, and when the kubelet
+/// counts none, cancels `work`. False if `work` ended without a request.
+pub(crate) async fn on_request(
     mut node_view: watch::Receiver<Option<NodeView>>,
     published: NodePublisher,
-    withdrawn: Arc<AtomicBool>,
     work: CancellationToken,
-) {
+) -> bool {
     let requested = |node: &Option<NodeView>| {
         let until = node
             .as_ref()
@@ -74,8 +53,8 @@ async fn wait_for_request(
         is_requested(until, Timestamp::now())
     };
     tokio::select! {
-        () = work.cancelled() => return,
-        changed = node_view.wait_for(requested) => if changed.is_err() { return },
+        () = work.cancelled() => return false,
+        changed = node_view.wait_for(requested) => if changed.is_err() { return false },
     }
     tracing::info!("asked to clean up the node");
     let resources = published.get().resources();
@@ -88,8 +67,8 @@ async fn wait_for_request(
     if !matches!(counted, Ok(Ok(_))) {
         tracing::warn!(wait = ?DEREGISTER_TIMEOUT, "the kubelet still counts GPU replicas; cleaning up anyway");
     }
-    withdrawn.store(true, Ordering::Relaxed);
     work.cancel();
+    true
 }
 
 /// Cleans the disk, then the Node object. Logs what fails and goes on.
@@ -135,7 +114,7 @@ pub fn clean_disk(
         remove(paths, name)?;
     }
     for uid in &garbage.pods {
-        files::remove(&paths.accepted.join(format!("{uid}.json")))?;
+        files::remove(&paths.accepted.join(accepted::file_name(uid)))?;
     }
     for name in files::names(&paths.plugins)? {
         if name.starts_with("aliquot-") && Path::new(&name).extension() == Some("sock".as_ref()) {

@@ -31,11 +31,8 @@ impl RemovalSchedule {
     ) -> Vec<String> {
         self.0.retain(|resource, _| removed.contains(resource));
         let mut due = Vec::new();
-        for resource in removed
-            .iter()
-            .filter(|resource| node.counts_none_of(resource))
-        {
-            if !node.resources.contains_key(resource) {
+        for resource in removed {
+            if !node.resources.contains_key(resource) || !node.counts_none_of(resource) {
                 continue;
             }
             let pause = match self.0.get(resource) {

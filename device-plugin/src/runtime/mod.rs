@@ -14,13 +14,6 @@ const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
 /// The first CRI-O that reads CDI devices from the kubelet (`CDIDevices`).
 const CRIO: (u32, u32) = (1, 28);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RuntimeKind {
-    Containerd,
-    Crio,
-    Other,
-}
-
 /// What is missing under a runtime of this version, as the kubelet reports it (`containerd://2.4.2`).
 /// `read_config` reads containerd's configuration in its version, and fails with the reason;
 /// `missing_spec` says why the agent has no CDI spec of the driver.
@@ -44,18 +37,12 @@ pub fn status(
     }
 }
 
-/// The runtime that a Node names, and its version as far as it is numeric.
-fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
+/// The name of the runtime that a Node reports, and its version as far as it is numeric.
+fn runtime(version: &str) -> (&str, Option<(u32, u32)>) {
     let (name, number) = version.split_once("://").unwrap_or((version, ""));
     let mut parts = number.trim_start_matches('v').split(['.', '-', '+']);
     let mut part = || parts.next()?.parse::<u32>().ok();
-    let number = part().and_then(|major| Some((major, part()?)));
-    let kind = match name {
-        "containerd" => RuntimeKind::Containerd,
-        "cri-o" => RuntimeKind::Crio,
-        _ => RuntimeKind::Other,
-    };
-    (kind, number)
+    (name, part().and_then(|major| Some((major, part()?))))
 }
 
 fn cdi_problem(
@@ -73,17 +60,14 @@ fn cdi_problem(
     let off = |text: String| problem(true, "CdiOff", text);
     let unknown = |text: String| problem(false, "CdiUnknown", text);
     match runtime(version) {
-        (RuntimeKind::Other, _) => unknown(format!(
-            "{name}: it is unknown whether this runtime supports CDI devices; expected containerd 1.7 or newer, or CRI-O 1.28 or newer"
-        )),
-        (RuntimeKind::Crio, Some(number)) if number < CRIO => off(format!(
+        ("cri-o", Some(number)) if number < CRIO => off(format!(
             "{name} does not accept CDI devices from the kubelet: update to 1.28 or newer"
         )),
-        (RuntimeKind::Crio, _) => None,
-        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.0 => off(format!(
+        ("cri-o", _) => None,
+        ("containerd", Some(number)) if number < CONTAINERD.0 => off(format!(
             "{name} does not support CDI: update to 1.7 or newer"
         )),
-        (RuntimeKind::Containerd, number) => {
+        ("containerd", number) => {
             let is_off_by_default = number.is_some_and(|number| number < CONTAINERD.1);
             let default = format!("{name} disables CDI unless enable_cdi = true is set");
             match read_config(number) {
@@ -100,6 +84,9 @@ fn cdi_problem(
                 _ => None,
             }
         }
+        _ => unknown(format!(
+            "{name}: it is unknown whether this runtime supports CDI devices; expected containerd 1.7 or newer, or CRI-O 1.28 or newer"
+        )),
     }
 }
 

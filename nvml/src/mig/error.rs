@@ -72,22 +72,4 @@ impl MigError {
         let source = Cause::NotSupported;
         Self::Unreachable { gpu, source }
     }
-
-    /// Whether the call failed because a process uses the device.
-    #[must_use]
-    pub fn is_in_use(&self) -> bool {
-        matches!(
-            self,
-            Self::Switch {
-                source: Cause::InUse,
-                ..
-            } | Self::DestroyCompute {
-                source: Cause::InUse,
-                ..
-            } | Self::Destroy {
-                source: Cause::InUse,
-                ..
-            }
-        )
-    }
 }

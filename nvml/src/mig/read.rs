@@ -95,7 +95,6 @@ pub(super) fn instance(
     known: &DriverProfile,
 ) -> Result<GpuInstance, Cause> {
     let info = info(nvml, handle)?;
-    let small = |number: c_uint| u8::try_from(number).map_err(|_| Cause::Unknown);
     let mut devices = Vec::new();
     let mut reserved = Mib(0);
     for (id, slices) in compute_profiles(nvml, handle)? {
@@ -111,15 +110,14 @@ pub(super) fn instance(
     }
     Ok(GpuInstance {
         profile: known.profile.name.clone(),
-        start: small(info.placement.start)?,
-        size: small(info.placement.size)?,
+        start: u8::try_from(info.placement.start).map_err(|_| Cause::Unknown)?,
         memory: Mib(known.profile.memory.0.saturating_sub(reserved.0)),
         id: info.id,
         devices,
     })
 }
 
-pub(super) fn info(nvml: &Nvml, handle: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, Cause> {
+fn info(nvml: &Nvml, handle: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, Cause> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetInfo.as_ref())?;
     let mut info = nvmlGpuInstanceInfo_t {
         device: std::ptr::null_mut(),
@@ -181,7 +179,7 @@ pub(super) fn compute_instances(
 }
 
 /// Contains a fresh handle of the MIG device: enumerating a GPU's devices may take seconds.
-pub(super) fn compute_info(
+fn compute_info(
     nvml: &Nvml,
     handle: nvmlComputeInstance_t,
 ) -> Result<nvmlComputeInstanceInfo_t, Cause> {

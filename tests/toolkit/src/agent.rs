@@ -152,7 +152,6 @@ impl Agent {
         gpu.layout.instances = vec![GpuInstance {
             profile: profile.to_owned(),
             start: 0,
-            size: 1,
             memory: Mib(9856),
             id: instance.gpu_instance,
             devices: vec![MigDevice {

@@ -261,12 +261,11 @@ impl<'a> SupervisedDaemon<'a> {
 
     /// Makes the GPU exclusive to the daemon, or restores its compute mode.
     fn set_mode(&self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
-        let before = self.directory.saved_mode()?;
         let Some(gpu) = &spec.exclusive else {
             return self.restore_mode();
         };
         let mode = self.driver.compute_mode(gpu)?;
-        if before.is_none() {
+        if self.directory.saved_mode()?.is_none() {
             // Written before the first change, and never overwritten.
             self.directory.put_saved_mode(&SavedComputeMode {
                 gpu: gpu.clone(),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use aliquot_node_state::mps::{DaemonSpec, DaemonStatus, SHM, SPECS, STATUS};
+use aliquot_node_state::mps::{DaemonSpec, DaemonStatus, PIPE, SHM, SPECS, STATUS};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -77,7 +77,7 @@ impl DaemonDirectory {
 
     /// The directory of the daemon's sockets, which is mounted into its clients.
     pub fn pipe(&self) -> PathBuf {
-        self.directory.join("pipe")
+        self.directory.join(PIPE)
     }
 
     pub fn log(&self) -> PathBuf {

@@ -30,7 +30,7 @@ use serde_json::json;
 
 use super::{ContainerGrant, ModeError, ModeSetup, RequestedGrant, SharingMode, SharingModes};
 use crate::host_device::InstanceIds;
-use directory::{DaemonDirectory, DaemonDirectoryError};
+use directory::DaemonDirectory;
 
 /// Where a container finds its daemon's sockets.
 pub const PIPE: &str = "/.aliquot-mps";
@@ -80,10 +80,10 @@ impl MpsDaemons {
         let directory = self.directory(target.device);
         let mut base_specs = self.base_specs.lock();
         base_specs.insert(target.device.to_owned(), spec.clone());
-        if let Some(old) = directory.spec().map_err(failed)? {
+        if let Some(old) = directory.spec()? {
             spec = spec.with_at_least(old.memory, old.threads);
         }
-        directory.put_spec(&spec).map_err(failed)?;
+        directory.put_spec(&spec)?;
         drop(base_specs);
         let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
         served.map_err(|why| {
@@ -99,7 +99,7 @@ impl MpsDaemons {
         let directory = self.directory(device);
         let mut base_specs = self.base_specs.lock();
         base_specs.remove(device);
-        directory.remove_spec().map_err(failed)?;
+        directory.remove_spec()?;
         drop(base_specs);
         let gone = || {
             if directory.is_gone() {
@@ -322,13 +322,6 @@ fn wait(most: Duration, check: impl Fn() -> Result<(), String>) -> Result<(), St
             Err(_) => std::thread::park_timeout(POLL),
             Ok(()) => return Ok(()),
         }
-    }
-}
-
-fn failed(error: DaemonDirectoryError) -> ModeError {
-    match error {
-        DaemonDirectoryError::File(error) => ModeError::File(error),
-        other => ModeError::Failed(other.to_string()),
     }
 }
 

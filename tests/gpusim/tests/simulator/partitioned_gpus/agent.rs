@@ -42,7 +42,7 @@ impl Agent {
                 pci: None,
                 model: None,
                 capability: gpu.compute_capability,
-                mig: Some(gpu.mig.capable),
+                mig: gpu.mig.capable,
             })
             .collect();
         let defaults = Defaults {
