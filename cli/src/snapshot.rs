@@ -68,8 +68,9 @@ pub(crate) fn scheduler(pods: &[Pod]) -> Result<(pod::Settings, Policies)> {
         gpu: flags.gpu_policy,
         ..Policies::default()
     };
-    let settings = flags.request.settings();
-    Ok((settings.context("a flag of the scheduler's pod is invalid")?, policies))
+    let read = flags.request.settings();
+    let settings = read.context("a flag of the scheduler's pod is invalid")?;
+    Ok((settings, policies))
 }
 
 /// The pods whose unreadable allocation makes their node full, as `namespace/name`, by node.
