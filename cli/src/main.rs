@@ -13,7 +13,7 @@ use aliquot_cli::config::{self, Config};
 use aliquot_cli::doctor::container_view::ContainerView;
 use aliquot_cli::doctor::finding::Report;
 use aliquot_cli::doctor::{Doctor, DoctorCommand};
-use aliquot_cli::output::{Output, message};
+use aliquot_cli::output::{Output, message, printable};
 use aliquot_cli::program::{Command, Program};
 use aliquot_profiles::ProfileErrors;
 use anyhow::{Context as _, Result};
@@ -85,7 +85,7 @@ fn shown(report: &Report, code: u8, output: Output) -> Result<ExitCode> {
 
 /// What is missing in an answer, or waited for.
 fn note(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", printable(text.to_owned()));
 }
 
 /// Prints an answer. That its reader has read enough, as `head` does, is no error.

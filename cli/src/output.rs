@@ -36,7 +36,7 @@ impl Output {
 }
 
 /// What others wrote, such as the name of a pod's owner, commands no terminal.
-fn printable(text: String) -> String {
+pub fn printable(text: String) -> String {
     let is_command = |c: char| c.is_control() && c != '\n';
     if !text.contains(is_command) {
         return text;
