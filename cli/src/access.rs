@@ -146,13 +146,9 @@ pub enum AccessError {
         "you may not create a token of account {namespace}/{VIEWER}; expected: the verb create for serviceaccounts/token of that account, or, to explain a pod that you may get, a kubeconfig with a token of yours"
     )]
     TokenForbidden { namespace: String },
-    /// The scheduler refused the request, with this message.
+    /// A part of Aliquot refused the request, is not ready, or was not reached.
     #[error("{0}")]
-    Refused(String),
-    #[error("{at} is not ready: {why}")]
-    Unready { at: String, why: String },
-    #[error("cannot reach {at}: {why}")]
-    Unreachable { at: String, why: String },
+    NoAnswer(String),
     #[error(
         "cannot parse the scheduler's answer: {0}; check that it is of the same release as this program"
     )]
@@ -529,9 +525,8 @@ pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
     if url.scheme_str() == Some("https") {
         config.accept_invalid_certs = is_here(url);
         if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
-            let header = token_header(&token).map_err(|error| AccessError::Unreachable {
-                at: url.to_string(),
-                why: format!("{TOKEN_VARIABLE}: {error}"),
+            let header = token_header(&token).map_err(|error| {
+                AccessError::NoAnswer(format!("cannot reach {url}: {TOKEN_VARIABLE}: {error}"))
             })?;
             config.headers.push(header);
         }
@@ -584,26 +579,22 @@ fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
 }
 
 pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String, AccessError> {
-    let unreachable = |why: String| AccessError::Unreachable {
-        at: at.to_owned(),
-        why,
-    };
+    let unreachable = |why: String| AccessError::NoAnswer(format!("cannot reach {at}: {why}"));
     let request = Request::get(path)
         .body(Vec::new())
         .map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
         // A message of the scheduler's own, or of the API server's about a right.
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Err(
-            AccessError::Refused(status.message.trim_matches('"').to_owned()),
-        ),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => {
+            let why = status.message.trim_matches('"');
+            Err(AccessError::NoAnswer(why.to_owned()))
+        }
         Err(kube::Error::Api(status))
             if status.code == 503 && !status.message.starts_with(PROXY_FAILED) =>
         {
-            Err(AccessError::Unready {
-                at: at.to_owned(),
-                why: status.message.trim().replace('\n', "; "),
-            })
+            let why = status.message.trim().replace('\n', "; ");
+            Err(AccessError::NoAnswer(format!("{at} is not ready: {why}")))
         }
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
         Err(error) => Err(unreachable(with_causes(&error))),

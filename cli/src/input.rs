@@ -3,25 +3,15 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use thiserror::Error;
-
-#[derive(Debug, Error)]
-#[error("cannot read {path}: {source}")]
-pub struct InputError {
-    path: String,
-    source: std::io::Error,
-}
+use anyhow::{Context as _, Result};
 
 /// The text of a file; `-` is standard input.
-pub(crate) fn text(path: &Path) -> Result<String, InputError> {
+pub(crate) fn text(path: &Path) -> Result<String> {
     let read = if path == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
     } else {
         std::fs::read_to_string(path)
     };
-    read.map_err(|source| InputError {
-        path: path.display().to_string(),
-        source,
-    })
+    read.with_context(|| format!("cannot read {}", path.display()))
 }

@@ -10,10 +10,12 @@ use std::process::ExitCode;
 
 use aliquot_cli::complete::{self, Names};
 use aliquot_cli::config::{self, Config};
+use aliquot_cli::doctor::container_view::ContainerView;
 use aliquot_cli::doctor::finding::Report;
-use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
-use aliquot_cli::output::{Output, message};
+use aliquot_cli::doctor::{Doctor, DoctorCommand};
+use aliquot_cli::output::{Output, message, printable};
 use aliquot_cli::program::{Command, Program};
+use aliquot_profiles::ProfileErrors;
 use anyhow::{Context as _, Result};
 
 fn main() -> ExitCode {
@@ -45,12 +47,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Show(flags)) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Explain(flags) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Resize(flags) => print(&runtime()?.block_on(flags.run())?)?,
-        Command::Top(flags) => {
-            let note = |text: &str| eprintln!("{text}");
-            print(&runtime()?.block_on(flags.run(&note))?)?;
-        }
+        Command::Top(flags) => print(&runtime()?.block_on(flags.run(&note))?)?,
         Command::Dashboard(flags) => {
-            let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
         Command::Preflight(flags) => {
@@ -65,16 +63,12 @@ fn run(command: Command) -> Result<ExitCode> {
 async fn diagnose(flags: Doctor) -> Result<ExitCode> {
     let (report, output) = match &flags.what {
         None => {
-            let note = |text: &str| eprintln!("{text}");
             let (report, code) = Box::pin(flags.run(note)).await?;
             return shown(&report, code, flags.common.output);
         }
         Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
         Some(DoctorCommand::ContainerView) => {
-            println!(
-                "{}",
-                doctor::container_view_json().map_err(anyhow::Error::msg)?
-            );
+            println!("{}", serde_json::to_string(&ContainerView::read())?);
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -87,6 +81,11 @@ fn shown(report: &Report, code: u8, output: Output) -> Result<ExitCode> {
         eprintln!("Error: nothing could be checked; the report has the reason of each check");
     }
     Ok(ExitCode::from(code))
+}
+
+/// What is missing in an answer, or waited for.
+fn note(text: &str) {
+    eprintln!("{}", printable(text.to_owned()));
 }
 
 /// Prints an answer. That its reader has read enough, as `head` does, is no error.
@@ -112,10 +111,10 @@ fn validate(flags: &config::Validate) -> Result<ExitCode> {
             print(&summary)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(config::ConfigError::Invalid(errors)) => {
-            eprintln!("{errors}");
+        Err(error) if error.is::<ProfileErrors>() => {
+            eprintln!("{error}");
             Ok(ExitCode::FAILURE)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }

@@ -36,14 +36,12 @@ impl Program {
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, clap::Error> {
         let program = Self::try_parse_from(words)?;
-        let conflict = match &program.command {
-            Command::Top(top) => top.conflict(),
-            _ => None,
-        };
-        match conflict {
-            Some(why) => Err(Self::command().error(ErrorKind::ArgumentConflict, why)),
-            None => Ok(program),
+        if let Command::Top(top) = &program.command
+            && let Some(why) = top.conflict()
+        {
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
         }
+        Ok(program)
     }
 }
 

@@ -19,6 +19,9 @@ use crate::units::{Mib, Percent};
 pub const ALLOCATION: &str = "aliquot.dev/allocation";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
+/// The API server's limit for all annotations of an object, keys and values, in bytes
+/// (apimachinery `TotalAnnotationSizeLimitB`).
+pub const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
 /// Why an annotation cannot be written or read.
 #[derive(Debug, Error)]

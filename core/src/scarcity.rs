@@ -26,7 +26,7 @@ pub struct ModelBalance {
     asked: u64,
     /// By those that accept only some models.
     pinned: BTreeMap<Arc<ModelRules>, u64>,
-    free: BTreeMap<String, u64>,
+    pub free: BTreeMap<String, u64>,
 }
 
 impl ModelBalance {
@@ -49,14 +49,6 @@ impl ModelBalance {
             *free += thousandths;
         } else {
             self.free.insert(model.to_owned(), thousandths);
-        }
-    }
-
-    /// The same demand for what is free in `other`.
-    pub fn for_free_of(&self, other: &Self) -> Self {
-        Self {
-            free: other.free.clone(),
-            ..self.clone()
         }
     }
 

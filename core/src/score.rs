@@ -109,12 +109,7 @@ impl Load {
 
 /// The score of a choice that would lead to `load`. Higher is better. `fragmentation` needs
 /// more than a load; here it prefers the fuller.
-pub fn score(policy: Policy, load: Load) -> u64 {
-    weighted(policy, load, Weights::default())
-}
-
-/// The same with weights that the pod chose.
-pub fn weighted(policy: Policy, load: Load, weights: Weights) -> u64 {
+pub fn score(policy: Policy, load: Load, weights: Weights) -> u64 {
     match policy {
         Policy::Binpack | Policy::Fragmentation => load.fullness(weights),
         Policy::Spread => weights.most() - load.fullness(weights),
@@ -159,7 +154,7 @@ impl<'a> Scorer<'a> {
             }
             Some(GpuSortKey::Load(policy)) => {
                 let load = Load::new(&self.node.devices[place], used);
-                u64::MAX - weighted(policy, load, self.demand.rules.weights)
+                u64::MAX - score(policy, load, self.demand.rules.weights)
             }
             // NUMA nodes are compared once all candidates are known.
             Some(GpuSortKey::Numa) | None => 0,
@@ -177,7 +172,7 @@ impl<'a> Scorer<'a> {
                 let view = self.view();
                 u64::from(view.score(uses)) << 32 | view.fullness()
             }
-            policy => score(policy, Load::of_node(self.node, uses)),
+            policy => score(policy, Load::of_node(self.node, uses), Weights::default()),
         };
         let is_unmanaged =
             |(device, _): &(usize, DeviceUse)| self.node.devices[*device].unmanaged > Mib(0);

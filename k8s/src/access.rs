@@ -3,6 +3,7 @@
 //! may get the pod.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use aliquot_core::access::{Access, Forbidden, explained_pod};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -11,23 +12,31 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::time::timeout;
+
+/// Deadline of a review: others wait for their turn behind it.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The answer to a review, or why there is none.
 pub type Reviewed = Pin<Box<dyn Future<Output = Result<Access, String>> + Send>>;
 
-/// [`review`] with this client, for a server that knows no API server.
+/// Reviews with this client, for a server that knows no API server.
 pub fn reviewer(client: Client) -> impl Fn(String, String) -> Reviewed + Send + Sync + 'static {
     move |token, path| {
         let client = client.clone();
         Box::pin(async move {
-            let reviewed = review(&client, token, path).await;
-            reviewed.map_err(|error| format!("cannot review the token: {error}"))
+            let why = match timeout(DEADLINE, review(&client, token, path)).await {
+                Ok(Ok(access)) => return Ok(access),
+                Ok(Err(error)) => error.to_string(),
+                Err(elapsed) => elapsed.to_string(),
+            };
+            Err(format!("cannot review the token: {why}"))
         })
     }
 }
 
 /// Whether the token's account may get the path.
-pub async fn review(client: &Client, token: String, path: String) -> Result<Access, kube::Error> {
+async fn review(client: &Client, token: String, path: String) -> Result<Access, kube::Error> {
     let review = TokenReview {
         spec: TokenReviewSpec {
             token: Some(token),

@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::pod_client::{CallError, DEADLINE};
 use crate::ticks::Ticks;
 
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -44,7 +46,7 @@ pub enum CompareError {
     #[error("cannot list {plural}: {source}")]
     List {
         plural: &'static str,
-        source: kube::Error,
+        source: CallError,
     },
 }
 
@@ -80,6 +82,10 @@ impl Last {
                 tracing::warn!(%error, "cannot compare the admission policies");
                 self.failures = self.failures.saturating_add(1);
                 if self.failures >= FAILURES {
+                    // One that never could compare knows no names.
+                    if self.changed.is_empty() {
+                        self.changed = KINDS.map(|(kind, _)| (kind.to_owned(), false)).into();
+                    }
                     self.changed
                         .values_mut()
                         .for_each(|changed| *changed = true);
@@ -123,9 +129,10 @@ pub async fn changed(
         let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
         let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let list = objects
-            .list(&ListParams::default())
+        let list = timeout(DEADLINE, objects.list(&ListParams::default()))
             .await
+            .map_err(CallError::from)
+            .and_then(|list| Ok(list?))
             .map_err(|source| CompareError::List { plural, source })?;
         for mut object in list.items {
             let name = format!("{kind}/{}", object.name_any());
@@ -192,6 +199,12 @@ mod tests {
         assert!(last.changed["K/pods"]);
         last.record(Ok(same.clone()));
         assert_eq!(last.changed, same);
+
+        let mut never = Last::default();
+        for _ in 0..FAILURES {
+            never.record(Err(fails()));
+        }
+        assert!(never.changed["ValidatingAdmissionPolicy"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::allocation::{ALLOCATION, CodecError};
+use aliquot_core::allocation::{ALLOCATION, CodecError, MAX_ANNOTATION_BYTES};
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
@@ -38,9 +38,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// Interval of checking accepted Bindings, and the time after which one that the watch has not
 /// confirmed is checked.
 const OVERDUE: Duration = Duration::from_secs(10);
-
-/// All annotations of an object together (apimachinery `TotalAnnotationSizeLimitB`).
-const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
 /// Why a pod was not bound. The text goes to kube-scheduler and into its event.
 #[derive(Debug, Error)]

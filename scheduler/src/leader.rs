@@ -20,7 +20,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::RwLock;
-use thiserror::Error;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,24 +40,18 @@ pub struct LeaseName {
     name: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{value:?} is not the name of a Lease; expected: namespace/name")]
-pub struct InvalidLeaseName {
-    value: String,
-}
-
 impl FromStr for LeaseName {
-    type Err = InvalidLeaseName;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidLeaseName> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             }),
-            _ => Err(InvalidLeaseName {
-                value: text.to_owned(),
-            }),
+            _ => Err(format!(
+                "{text:?} is not the name of a Lease; expected: namespace/name"
+            )),
         }
     }
 }

@@ -42,7 +42,7 @@ impl Kind {
 pub struct MetricSpec {
     /// Without prefix, unit and `_total`.
     name: &'static str,
-    kind: Kind,
+    pub(crate) kind: Kind,
     /// Empty for a plain number.
     unit: &'static str,
     labels: &'static [&'static str],
@@ -128,11 +128,6 @@ impl MetricSpec {
     pub fn family(&self) -> String {
         let unit = if self.unit.is_empty() { "" } else { "_" };
         format!("{PREFIX}_{}{unit}{}", self.name, self.unit)
-    }
-
-    /// Its type.
-    pub fn kind(&self) -> Kind {
-        self.kind
     }
 
     /// Name, help and unit, as the library expects them.

@@ -30,11 +30,6 @@ const LARGE: usize = 64 << 10;
 
 pub const MUTATE_PATH: &str = "/mutate";
 
-/// The path for pods of namespaces whose label (`aliquot.dev/request-as`) chooses this form.
-fn form_path(form: RequestForm) -> String {
-    format!("{MUTATE_PATH}/{}", form.name())
-}
-
 #[derive(Clone, Debug)]
 pub struct HandlerState {
     pub settings: Arc<Settings>,
@@ -62,6 +57,7 @@ impl HandlerState {
 
 /// The routes. A body that is no review of the right kind gets 400 and the reason.
 pub fn router(state: HandlerState) -> Router {
+    // For pods of namespaces whose label (`aliquot.dev/request-as`) chooses the form.
     let labelled = RequestForm::ALL.map(|form| {
         let settings = Settings {
             request_as: form,
@@ -71,7 +67,8 @@ pub fn router(state: HandlerState) -> Router {
             settings: Arc::new(settings),
             ..state.clone()
         };
-        (form_path(form), post(mutate).with_state(state))
+        let path = format!("{MUTATE_PATH}/{}", form.name());
+        (path, post(mutate).with_state(state))
     });
     let default = Router::new()
         .route(MUTATE_PATH, post(mutate))

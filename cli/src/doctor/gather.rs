@@ -9,7 +9,7 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
@@ -25,10 +25,6 @@ use crate::snapshot;
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";
 /// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
 const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
-
-fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
-    list.items.iter().map(ResourceExt::name_any).collect()
-}
 
 /// The extended resource of each class that names one, by the class's name.
 pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String, String> {
@@ -128,7 +124,7 @@ pub(super) async fn facts(
         device_classes: device_classes(&client).await,
         exempt: exempt_namespaces(&client).await,
         network_policies: fact(policies.list(&ListParams::default()).await)
-            .map(|list| names_of(&list)),
+            .map(|list| list.items.iter().map(ResourceExt::name_any).collect()),
         autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
         metrics: fact(access.text("/metrics").await),
         unready_agents: unready_agents(access, node, &pods).await,

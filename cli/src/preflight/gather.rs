@@ -73,17 +73,12 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
         if aliquot_k8s::pod::is_finished(&pod) {
             continue;
         }
-        let has_template = is_made_by_another(&pod.metadata);
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let alone = !is_made_by_another(&pod.metadata);
         found.push(Workload {
-            kind: if has_template {
-                "Pod of a template"
-            } else {
-                "Pod"
-            },
-            namespace: text(&pod.metadata.namespace),
-            name: text(&pod.metadata.name),
-            template: !has_template,
+            kind: if alone { "Pod" } else { "Pod of a template" },
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            template: alone,
             runs: true,
             pod,
         });
@@ -120,11 +115,10 @@ fn job(job: Job) -> Option<Workload> {
 }
 
 fn workload(kind: &'static str, meta: &ObjectMeta, template: PodTemplateSpec) -> Workload {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
     Workload {
         kind,
-        namespace: text(&meta.namespace),
-        name: text(&meta.name),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
         template: true,
         runs: false,
         pod: Pod {

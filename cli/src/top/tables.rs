@@ -147,7 +147,8 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
             let of_gpus = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
             let why = own.chain(of_gpus).cloned();
             row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
-            row.push(each(node.gpus.iter().map(name_of_mode)));
+            let modes = node.gpus.iter().map(|gpu| gpu.mode.name().to_owned());
+            row.push(each(modes));
             row.push(each(why));
         }
         Row {
@@ -208,14 +209,9 @@ fn each(texts: impl Iterator<Item = String>) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-fn name_of_mode(gpu: &GpuTop) -> String {
-    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
-    mode.as_str().unwrap_or("unknown").to_owned()
-}
-
 /// How a device is shared, and its MIG instances, idle ones in brackets.
 fn mode(gpu: &GpuTop) -> String {
-    let mut text = name_of_mode(gpu);
+    let mut text = gpu.mode.name().to_owned();
     for one in &gpu.instances {
         let name = format!("{}@{}", one.profile, one.start);
         let is_idle = !one.allocated && gpu.mode == Mode::Mig;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{LedgerDevices, Sums};
-use crate::policy::Policy;
+use crate::policy::{Policy, Weights};
 use crate::preemption::record::{PlanState, PreemptionRecord};
 use crate::refusal::Reason;
 use crate::request::{Resource, Written};
@@ -231,7 +231,7 @@ fn saturates_scores_of_absurdly_large_sums() {
         memory: (u64::MAX, u64::MAX),
         ..Load::default()
     };
-    let score = |policy| score::score(policy, full.plus(full));
+    let score = |policy| score::score(policy, full.plus(full), Weights::default());
     assert!(score(Policy::Binpack) <= 3_000_000);
     assert!(score(Policy::Spread) <= 3_000_000);
     let mut sums = Sums::default();

@@ -224,6 +224,8 @@ impl State {
         self.assumptions.retain(|uid| listed.contains(uid));
         self.bound_pods.retain(|uid| listed.contains(uid));
         self.resizes.retain(|uid| listed.contains(uid));
+        let finished = &mut self.preemptions.finished;
+        finished.retain(|uid, _| listed.contains(uid));
         // A pod that only filter knows may be younger than this list, not than the next one.
         let deleted = &mut self.deleted;
         self.pending.retain(|uid, pending| {
@@ -274,7 +276,8 @@ impl Index<PodView> for LedgerCache {
         if let Some(gang) = GangName::read(&pod) {
             state.gangs.observe(&gang, &uid, false);
         }
-        state.remove_pending(&uid);
+        state.pending.remove(&uid);
+        state.end_plan(&uid, None);
     }
 
     fn replace(&self, pods: Vec<ObservedPod>) {

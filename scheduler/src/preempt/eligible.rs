@@ -12,15 +12,11 @@ use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
 
 pub(super) fn open_plans(cache: &LedgerCache) -> Vec<(PodUid, Arc<PreemptionRecord>)> {
     let all = &cache.lock().pending;
-    let planned = all
-        .iter()
-        .filter_map(|(uid, waiting)| match &waiting.preemption {
-            p if p.never => None,
-            p => match &p.plan {
-                Some(RecordedPlan::Open(record)) => Some((uid.clone(), record.clone())),
-                _ => None,
-            },
-        });
+    let may = all.iter().filter(|(_, pod)| !pod.preemption.never);
+    let planned = may.filter_map(|(uid, pod)| match &pod.preemption.plan {
+        Some(RecordedPlan::Open(record)) => Some((uid.clone(), record.clone())),
+        _ => None,
+    });
     planned.collect()
 }
 

@@ -15,14 +15,6 @@ use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::{EvictionOutcome, WriteOutcome};
 use crate::ticks::ticks;
 
-/// The state of a plan's evictions.
-enum EvictionProgress {
-    /// All victims terminate, or some have to be tried again.
-    Continues,
-    /// A disruption budget forbids an eviction, and no victim terminates yet.
-    Blocked(String),
-}
-
 impl Preemptor {
     /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads. Nobody is
     /// evicted unless the watch shows the plan on the pod.
@@ -62,7 +54,7 @@ impl Preemptor {
                 return self.give_up(uid, &waiting, record, &evicted, why).await;
             }
             if shown
-                && let EvictionProgress::Blocked(why) = self
+                && let Some(why) = self
                     .evict_victims(uid, &waiting, record, &mut evicted)
                     .await
             {
@@ -155,20 +147,22 @@ impl Preemptor {
         false
     }
 
+    /// Evicts those that remain; `Some` with the reason where a disruption budget forbids it and no
+    /// victim terminates yet.
     async fn evict_victims(
         &self,
         uid: &PodUid,
         preemptor: &PendingPod,
         record: &PreemptionRecord,
         evicted: &mut HashSet<PodUid>,
-    ) -> EvictionProgress {
+    ) -> Option<String> {
         for victim in &record.victims {
             if evicted.contains(&victim.uid) {
                 continue;
             }
             // An eviction takes time: the plan may have been removed meanwhile.
             if !self.leader.leads() || !self.is_open(uid, record) {
-                return EvictionProgress::Continues;
+                return None;
             }
             let Some(pod) = self.evictable(victim, preemptor) else {
                 evicted.insert(victim.uid.clone());
@@ -188,14 +182,14 @@ impl Preemptor {
                 EvictionOutcome::Protected(why)
                     if !self.has_started(record) && evicted.is_empty() =>
                 {
-                    return EvictionProgress::Blocked(why);
+                    return Some(why);
                 }
                 EvictionOutcome::Protected(why) | EvictionOutcome::Failed(why) => {
                     tracing::warn!(pod = pod.name, why, "cannot evict the victim yet");
                 }
             }
         }
-        EvictionProgress::Continues
+        None
     }
 
     /// The victim, if it runs with a lower priority than the preemptor: an annotation alone evicts

@@ -35,7 +35,7 @@ fn exports_exactly_the_declared_metrics() {
     let text = scrape(&Arc::default());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
-    let families: Vec<_> = ALL.iter().map(|m| (m.family(), m.kind().name())).collect();
+    let families: Vec<_> = ALL.iter().map(|m| (m.family(), m.kind.name())).collect();
     let declared: BTreeMap<_, _> = families
         .iter()
         .map(|(f, kind)| (f.as_str(), *kind))

@@ -149,9 +149,9 @@ impl<'a> Aliquot<'a> {
             self.ledger.count_pods(name, &mut census);
         }
         if let Some(known) = &self.known {
-            let balance = known.balance.for_free_of(&census.balance);
+            let free = census.balance.free;
             census = known.clone();
-            census.balance = balance;
+            census.balance.free = free;
         }
         let typical = census.typical();
         if self.policies.typical.differs(&typical) {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::allocation::MAX_ANNOTATION_BYTES;
 use aliquot_core::request::{DEFAULTED, Fill, Resource};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::{Excerpt, RequestAnnotation};
@@ -14,8 +15,6 @@ use crate::pod::{Container, Kind};
 use crate::settings::{RequestForm, Settings};
 use crate::verdict::{Findings, PodEditor, Refusal};
 
-/// The API server's limit for all annotations of an object, keys and values, in bytes.
-const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 /// Bytes that must stay free for the allocation.
 const ALLOCATION_BYTES: usize = 16 << 10;
 

@@ -15,6 +15,7 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::settings::VisibleDevices;
 use crate::verdict::Refusal;
 
 const GPU: &str = "nvidia.com/gpu";
@@ -65,6 +66,13 @@ fn amounts(text: &str) -> Value {
 
 fn asking(limits: &Value) -> Value {
     pod(&json!([container("main", limits)]))
+}
+
+fn with_policy(visible_devices: VisibleDevices) -> Settings {
+    Settings {
+        visible_devices,
+        ..Settings::default()
+    }
 }
 
 /// An environment with the variable.

@@ -14,7 +14,7 @@ fn device_score_is_the_weighted_sum_of_used_parts() {
         memory: (500, 1000),
     };
     let check_score = |rule: &str, weights, expected| {
-        let found = score::weighted(Policy::Binpack, load, weights);
+        let found = score::score(Policy::Binpack, load, weights);
         assert_eq!(found, expected, "rule {rule}");
     };
     check_score("4.7.1", Weights::default(), 1_000_000);
@@ -28,7 +28,7 @@ fn device_score_is_the_weighted_sum_of_used_parts() {
         memory: (0, 0),
         ..load
     };
-    let found = score::score(Policy::Binpack, nothing);
+    let found = score::score(Policy::Binpack, nothing, Weights::default());
     assert_eq!(found, 500_000, "rule 4.7.1");
 }
 

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::VisibleDevices;
 
 const FOLDER: &str = "/var/run/nvidia-container-devices";
 
@@ -65,14 +64,11 @@ fn keeps_cdi_annotations_of_exempt_pods() {
     // No container of that name exists yet that could be exempt.
     check("nvidia.cdi.k8s.io/container.later", all, &privileged, false);
     let pod = annotated(own, all, &json!({}));
-    let with = |visible_devices| Settings {
-        visible_devices,
-        ..Settings::default()
-    };
-    let (_, patch, _) = admit(&pod, &with(VisibleDevices::Allow));
+    let (_, patch, _) = admit(&pod, &with_policy(VisibleDevices::Allow));
     assert!(patch.is_empty());
     let text = r#"metadata.annotations["nvidia.cdi.k8s.io"]: CDI devices "management.nvidia.com/gpu=all" would bypass the scheduler; expected: no device of nvidia.com or aliquot.dev (use annotation aliquot.dev/use-gpu to choose a GPU)"#;
-    assert_eq!(refusals(&pod, &with(VisibleDevices::Deny)), [text]);
+    let refused = refusals(&pod, &with_policy(VisibleDevices::Deny));
+    assert_eq!(refused, [text]);
 }
 
 #[test]

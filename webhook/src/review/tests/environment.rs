@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::review::environment::{CDI_KEYS, CDI_VENDORS, MOUNT_FOLDER};
 use crate::review::request::RESERVED;
-use crate::settings::VisibleDevices;
 
 const UUID: &str = "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
 const OTHER: &str = "GPU-00000000-95b9-1f7c-0d23-7b6a9c0d1e2f";
@@ -98,10 +97,8 @@ fn mig_6_rejects_malformed_uuids() {
 
 #[test]
 fn mig_6_denies_or_allows_visible_devices_by_policy() {
-    let policy = |visible_devices| Settings {
-        visible_devices,
-        ..Settings::default()
-    };
+    let deny = with_policy(VisibleDevices::Deny);
+    let allow = with_policy(VisibleDevices::Allow);
     let reference =
         json!([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]);
     for (env, shown) in [
@@ -114,8 +111,8 @@ fn mig_6_denies_or_allows_visible_devices_by_policy() {
         let text = format!(
             "spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES {shown} would bypass the scheduler; expected: no NVIDIA_VISIBLE_DEVICES (use annotation {PIN} to choose a GPU)"
         );
-        assert_eq!(refusals(&pod, &policy(VisibleDevices::Deny)), [text]);
-        assert!(admit(&pod, &policy(VisibleDevices::Allow)).1.is_empty());
+        assert_eq!(refusals(&pod, &deny), [text]);
+        assert!(admit(&pod, &allow).1.is_empty());
         let mut trusted = Settings::default();
         trusted.escape_allowed.insert("default".to_owned());
         assert!(admit(&pod, &trusted).1.is_empty());

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::VisibleDevices;
 
 /// One container without a resource, and these fields of `spec` and of the container.
 fn bare(spec: &Value, container: &Value) -> Value {
@@ -123,10 +122,7 @@ fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
     asks["spec"]["runtimeClassName"] = json!("nvidia");
     asks["spec"]["schedulerName"] = json!("aliquot-scheduler");
     check(&asks, &Value::Null, 0);
-    let deny = Settings {
-        visible_devices: VisibleDevices::Deny,
-        ..Settings::default()
-    };
+    let deny = with_policy(VisibleDevices::Deny);
     let pod = bare(&json!({"runtimeClassName": "nvidia"}), &json!({}));
     let (after, ..) = admit(&pod, &deny);
     assert_eq!(after["spec"]["containers"][0]["env"], visible("void"));

@@ -5,7 +5,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::VisibleDevices;
 
 const UUID: &str = "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
 
@@ -194,10 +193,7 @@ fn repeats_no_value_that_is_longer_than_256_characters() {
     bad["spec"]["containers"] = json!([container, bad["spec"]["containers"][0]]);
     bad["spec"]["nodeName"] = json!(long);
     bad["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": format!("/dev/{long}")}}]);
-    let deny = Settings {
-        visible_devices: VisibleDevices::Deny,
-        ..Settings::default()
-    };
+    let deny = with_policy(VisibleDevices::Deny);
     let mut other = bad.clone();
     other["spec"]["schedulerName"] = json!(long);
     for (settings, pod) in [
