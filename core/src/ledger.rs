@@ -22,7 +22,7 @@ use crate::node::{self, NodePublication, NodeState};
 use crate::quota::{Headroom, Namespaces, Quota};
 use crate::refusal::{Reason, Refusal};
 use crate::replicas::Replicas;
-use crate::resize::{self, ResizeRequest, Resized};
+use crate::resize::{self, ResizeRefusal, ResizeRequest, Resized};
 use crate::score::Policies;
 use crate::typical::{Census, PodShape};
 use crate::usage::{self, AllocatedUse, DeviceUses, Stage};
@@ -145,8 +145,7 @@ pub enum NotReserved {
 /// Why nothing was reserved for a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotResized {
-    /// Why, and what would fit.
-    Refused(String),
+    Refused(ResizeRefusal),
     /// The ledger does not show the pod as it is, or another resize of it is being written.
     Behind,
 }

@@ -17,7 +17,8 @@ use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
 use crate::node::{DeviceState, NodeState};
-use crate::quota::{Headroom, QuotaAmount};
+use crate::quota::{Headroom, QuotaAmount, QuotaExcess};
+use crate::refusal::Reason;
 use crate::request::{RequestError, Resource, Written};
 use crate::units::{Mib, Percent};
 use crate::usage::{self, DeviceUse, DeviceUses, Stage};
@@ -200,9 +201,54 @@ pub struct Resized {
     pub allocation: Allocation,
 }
 
+/// Why a resize is refused, and what would fit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ResizeRefusal {
+    #[error(
+        "container {:?} has no share of a GPU; expected: one of {}",
+        Excerpt::from(container.as_str()),
+        known.join(", ")
+    )]
+    NoShare {
+        container: String,
+        known: Vec<String>,
+    },
+    /// The node does not have the device now.
+    #[error("{0} is not in the inventory of the pod's node")]
+    DeviceGone(GpuUuid),
+    /// The device's sharing mode has shares of a fixed size.
+    #[error(
+        "{gpu} is shared in mode {}, whose shares cannot be resized; expected: a GPU in mode vgpu",
+        mode.name()
+    )]
+    FixedSize { gpu: GpuUuid, mode: Mode },
+    /// The node takes nothing new.
+    #[error("the pod's node takes nothing new ({0})")]
+    Node(Reason),
+    /// The device has too little left.
+    #[error(
+        "{gpu} has too little left ({reason}): the pod would use {} and {} compute of it; what fits: {} and {} compute",
+        asked.memory,
+        asked.cores,
+        fits.0,
+        fits.1
+    )]
+    Full {
+        gpu: GpuUuid,
+        reason: Reason,
+        /// What the pod would use of it.
+        asked: DeviceUse,
+        /// What it could use of it.
+        fits: (Mib, Percent),
+    },
+    /// A quota would be exceeded.
+    #[error("{0}")]
+    Quota(Box<QuotaExcess>),
+}
+
 /// Decides on a request of a pod with this allocation, which had the share `from` before a resize
 /// that is still under way, if any. `node` and `headroom` are without the pod; `stages` are those of
-/// its containers in pod order. The error is why it is refused, and what would fit.
+/// its containers in pod order.
 pub fn resize(
     allocation: &Allocation,
     from: &Allocation,
@@ -210,27 +256,25 @@ pub fn resize(
     stages: &[(String, Stage)],
     node: &NodeState,
     headroom: Option<&Headroom>,
-) -> Result<Resized, String> {
+) -> Result<Resized, ResizeRefusal> {
     let mut to = from.clone();
     for (container, written) in &request.containers {
         let of_container = to.containers.get_mut(container);
         let grants = of_container.or_else(|| to.init.get_mut(container));
         let Some(grants) = grants.filter(|grants| !grants.is_empty()) else {
-            let with_share = from.all().filter(|(_, grants)| !grants.is_empty());
-            let names: Vec<&str> = with_share.map(|(name, _)| name).collect();
-            return Err(format!(
-                "container {:?} has no share of a GPU; expected: one of {}",
-                Excerpt::from(container.as_str()),
-                names.join(", ")
-            ));
+            let known = from.all().filter(|(_, grants)| !grants.is_empty());
+            return Err(ResizeRefusal::NoShare {
+                container: container.clone(),
+                known: known.map(|(name, _)| name.to_owned()).collect(),
+            });
         };
         for grant in grants {
             let (gpu, _) = device(node, &grant.gpu)?;
             if gpu.mode != Mode::Vgpu || grant.mig.is_some() {
-                let (uuid, mode) = (&grant.gpu, gpu.mode.name());
-                return Err(format!(
-                    "{uuid} is shared in mode {mode}, whose shares cannot be resized; expected: a GPU in mode vgpu"
-                ));
+                return Err(ResizeRefusal::FixedSize {
+                    gpu: grant.gpu.clone(),
+                    mode: gpu.mode,
+                });
             }
             write_amounts(grant, written, gpu.scaled);
         }
@@ -244,15 +288,16 @@ pub fn resize(
             continue;
         }
         if let Some(reason) = node.closed {
-            return Err(format!("the pod's node takes nothing new ({reason})"));
+            return Err(ResizeRefusal::Node(reason));
         }
         let (_, state) = device(node, gpu)?;
         if let Some(reason) = state.refuse(asked) {
-            let (memory, cores) = (asked.memory, asked.cores);
-            let (most, rest) = fits(state, &own);
-            return Err(format!(
-                "{gpu} has too little left ({reason}): the pod would use {memory} and {cores} compute of it; what fits: {most} and {rest} compute"
-            ));
+            return Err(ResizeRefusal::Full {
+                gpu: gpu.clone(),
+                reason,
+                asked: *asked,
+                fits: fits(state, &own),
+            });
         }
     }
     let (before, after) = (
@@ -269,7 +314,7 @@ pub fn resize(
             .unwrap_or_default(),
     };
     match headroom.and_then(|headroom| headroom.excess(added)) {
-        Some(excess) => Err(excess.to_string()),
+        Some(excess) => Err(ResizeRefusal::Quota(excess.into())),
         None => Ok(Resized {
             to,
             allocation: both,
@@ -277,10 +322,13 @@ pub fn resize(
     }
 }
 
-fn device<'n>(node: &'n NodeState, uuid: &GpuUuid) -> Result<(&'n Gpu, &'n DeviceState), String> {
+fn device<'n>(
+    node: &'n NodeState,
+    uuid: &GpuUuid,
+) -> Result<(&'n Gpu, &'n DeviceState), ResizeRefusal> {
     let mut devices = node.gpus().zip(&node.devices);
     let found = devices.find(|(gpu, _)| gpu.uuid == *uuid);
-    found.ok_or_else(|| format!("{uuid} is not in the inventory of the pod's node"))
+    found.ok_or_else(|| ResizeRefusal::DeviceGone(uuid.clone()))
 }
 
 /// The amounts are those on each replica, as in a request.

@@ -295,7 +295,7 @@ impl Resizer {
         {
             Ok(resized) => Ok((resized, from, request.deadline)),
             Err(NotResized::Behind) => Err(None),
-            Err(NotResized::Refused(why)) => Err(Some(why)),
+            Err(NotResized::Refused(refusal)) => Err(Some(refusal.to_string())),
         }
     }
 

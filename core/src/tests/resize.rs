@@ -112,7 +112,7 @@ fn check(text: &str, expected: Result<(Amounts, Amounts), &str>) {
             );
         }
         (Err(NotResized::Refused(why)), Err(expected)) => {
-            assert_eq!(why, expected, "{text}");
+            assert_eq!(why.to_string(), expected, "{text}");
         }
         (found, expected) => panic!("{text}: {found:?}, {expected:?}"),
     }
@@ -159,7 +159,7 @@ fn shrinks_on_cordoned_gpu_but_does_not_grow() {
     let allocation = bind(&mut ledger, "a", 400, 30).unwrap();
     ledger.publish(&NODE.into(), Some(published(vec![cordoned])));
     let why = match ask(&mut ledger, "a", &allocation, "c0:gpumem=500") {
-        Err(NotResized::Refused(why)) => why,
+        Err(NotResized::Refused(why)) => why.to_string(),
         found => panic!("{found:?}"),
     };
     assert!(
@@ -178,7 +178,7 @@ fn refuses_modes_with_shares_of_fixed_size() {
         other.mode = mode;
         ledger.publish(&NODE.into(), Some(published(vec![other])));
         let why = match ask(&mut ledger, "a", &allocation, "c0:gpumem=300") {
-            Err(NotResized::Refused(why)) => why,
+            Err(NotResized::Refused(why)) => why.to_string(),
             found => panic!("{mode:?}: {found:?}"),
         };
         let name = mode.name();
