@@ -20,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::RwLock;
+use thiserror::Error;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,18 +41,24 @@ pub struct LeaseName {
     name: String,
 }
 
-impl FromStr for LeaseName {
-    type Err = String;
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{value:?} is not the name of a Lease; expected: namespace/name")]
+pub struct InvalidLeaseName {
+    value: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for LeaseName {
+    type Err = InvalidLeaseName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLeaseName> {
         match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             }),
-            _ => Err(format!(
-                "{text:?} is not the name of a Lease; expected: namespace/name"
-            )),
+            _ => Err(InvalidLeaseName {
+                value: text.to_owned(),
+            }),
         }
     }
 }

@@ -10,6 +10,7 @@ use aliquot_k8s::pod::host_resources;
 use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
+use thiserror::Error;
 
 /// The replicas of a GPU where nothing else is written (`deviceSplitCount`).
 const REPLICAS: u32 = 10;
@@ -113,22 +114,36 @@ impl NodeTypeSpec {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeTypes(pub Vec<NodeTypeSpec>);
 
-impl FromStr for NodeTypes {
-    type Err = String;
+/// Why the text names no types of nodes.
+#[derive(Debug, Error)]
+pub enum NodeTypesError {
+    #[error("not a JSON list of node types: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("no node type; expected: at least one")]
+    Empty,
+    #[error("duplicate node type {0:?}; expected: a unique name for each")]
+    Duplicate(String),
+    #[error("node type {name:?}, {field}: {value}; expected: {expected}")]
+    Range {
+        name: String,
+        field: &'static str,
+        value: u64,
+        expected: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let types: Vec<NodeTypeSpec> = serde_json::from_str(text)
-            .map_err(|error| format!("not a JSON list of node types: {error}"))?;
+impl FromStr for NodeTypes {
+    type Err = NodeTypesError;
+
+    fn from_str(text: &str) -> Result<Self, NodeTypesError> {
+        let types: Vec<NodeTypeSpec> = serde_json::from_str(text)?;
         if types.is_empty() {
-            return Err("no node type; expected: at least one".to_owned());
+            return Err(NodeTypesError::Empty);
         }
         let mut names = BTreeSet::new();
         for one in &types {
-            let name = &one.name;
-            if !names.insert(name) {
-                return Err(format!(
-                    "duplicate node type {name:?}; expected: a unique name for each"
-                ));
+            if !names.insert(&one.name) {
+                return Err(NodeTypesError::Duplicate(one.name.clone()));
             }
             let most_memory = aliquot_core::request::MAX_GPU_MIB;
             for (field, value, most) in [
@@ -137,9 +152,12 @@ impl FromStr for NodeTypes {
                 ("replicas", one.replicas.into(), u32::MAX.into()),
             ] {
                 if !(1..=most).contains(&value) {
-                    return Err(format!(
-                        "node type {name:?}, {field}: {value}; expected: 1 to {most}"
-                    ));
+                    return Err(NodeTypesError::Range {
+                        name: one.name.clone(),
+                        field,
+                        value,
+                        expected: format!("1 to {most}"),
+                    });
                 }
             }
         }
@@ -175,9 +193,15 @@ mod tests {
                 "node type \"a100\", gpuMemory: 0; expected: 1 to 1048576",
             ),
         ] {
-            assert_eq!(text.parse::<NodeTypes>().unwrap_err(), expected);
+            let error = text.parse::<NodeTypes>().unwrap_err().to_string();
+            assert_eq!(error, expected);
         }
         let unknown = format!(r#"[{one}, "gpu": 1}}]"#).parse::<NodeTypes>();
-        assert!(unknown.unwrap_err().contains("unknown field `gpu`"));
+        assert!(
+            unknown
+                .unwrap_err()
+                .to_string()
+                .contains("unknown field `gpu`")
+        );
     }
 }
