@@ -5,19 +5,20 @@ use std::path::PathBuf;
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::{Mib, Percent};
-use aliquot_profiles::convert::convert;
+use aliquot_profiles::convert::{ConvertError, convert};
 use aliquot_profiles::mode::{
     DefaultShare, InstanceSharing, MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mode, Mps,
 };
 use aliquot_profiles::mps::even_share;
-use aliquot_profiles::{Profile, read};
-use anyhow::{Context as _, Result};
+use aliquot_profiles::{Profile, ProfileErrors, read};
 use clap::{Args, Subcommand, ValueEnum};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
+use thiserror::Error;
 
-use crate::access::Access;
-use crate::input::text;
+use crate::access::{Access, AccessError};
+use crate::input::{InputError, text};
+use crate::output::with_causes;
 use crate::table::counted;
 
 /// The subcommands of `config`.
@@ -69,10 +70,31 @@ pub enum Form {
     Json,
 }
 
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Read(#[from] InputError),
+    #[error(transparent)]
+    Invalid(#[from] ProfileErrors),
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
+    #[error(transparent)]
+    Write(#[from] aliquot_profiles::config::WriteError),
+    #[error("the profile cannot be written as JSON: {0}")]
+    Json(#[from] serde_saphyr::Error),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("cannot get node {node}: {why}")]
+    Node { node: String, why: String },
+    #[error("node {node} has no annotation {INVENTORY}; check that Aliquot's agent runs on it")]
+    NoInventory { node: String },
+    #[error("annotation {INVENTORY} of node {node} cannot be read: {why}")]
+    Inventory { node: String, why: String },
+}
+
 impl Validate {
-    /// One line that summarises a valid file, and one for each mode mps in it; the error of an invalid one is
-    /// [`aliquot_profiles::ProfileErrors`].
-    pub fn run(&self) -> Result<String> {
+    /// One line that summarises a valid file, and one for each mode mps in it.
+    pub fn run(&self) -> Result<String, ConfigError> {
         let config = read(&text(&self.file)?)?;
         let names: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
         let profiles = match names[..] {
@@ -137,25 +159,27 @@ fn mps_clients(lines: &mut String, name: &str, profile: &Profile) {
 
 impl Convert {
     /// The YAML, with notes at its head.
-    pub fn run(&self) -> Result<String> {
+    pub fn run(&self) -> Result<String, ConfigError> {
         Ok(convert(&text(&self.file)?, &self.name)?.to_yaml()?)
     }
 }
 
 impl Show {
     /// The node's effective profile, as YAML.
-    pub async fn run(&self) -> Result<String> {
+    pub async fn run(&self) -> Result<String, ConfigError> {
         let api: Api<Node> = Api::all(self.access.client().await?);
-        let node = &*self.node;
-        let found = api.get(node).await;
-        let found = found.with_context(|| format!("cannot get node {node}"))?;
-        self.output.text(effective(&found, node)?)
+        let node = self.node.clone();
+        let found = api.get(&node).await.map_err(|error| ConfigError::Node {
+            node: node.clone(),
+            why: with_causes(&error),
+        })?;
+        self.output.text(effective(&found, &node)?)
     }
 }
 
 impl Form {
     /// The YAML of a configuration in this form.
-    fn text(self, yaml: String) -> Result<String> {
+    fn text(self, yaml: String) -> Result<String, ConfigError> {
         match self {
             Self::Yaml => Ok(yaml),
             Self::Json => {
@@ -167,13 +191,15 @@ impl Form {
 }
 
 /// The sharing modes in a node's inventory, as YAML.
-pub fn effective(found: &Node, node: &str) -> Result<String> {
+pub fn effective(found: &Node, node: &str) -> Result<String, ConfigError> {
+    let node = node.to_owned();
     let annotations = found.metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get(INVENTORY));
-    let text = text.with_context(|| {
-        format!("node {node} has no annotation {INVENTORY}; check that Aliquot's agent runs on it")
+    let Some(text) = annotations.and_then(|all| all.get(INVENTORY)) else {
+        return Err(ConfigError::NoInventory { node });
+    };
+    let inventory = Inventory::decode(text).map_err(|error| ConfigError::Inventory {
+        node: node.clone(),
+        why: error.to_string(),
     })?;
-    let inventory = Inventory::decode(text)
-        .with_context(|| format!("annotation {INVENTORY} of node {node} cannot be read"))?;
-    Ok(aliquot_profiles::effective::effective(node, &inventory)?.to_yaml()?)
+    Ok(aliquot_profiles::effective::effective(&node, &inventory)?.to_yaml()?)
 }

@@ -191,3 +191,8 @@ impl OneNode {
         Ok(tokio::join!(share, without_share))
     }
 }
+
+/// What a process in this container sees, as JSON.
+pub fn container_view_json() -> Fact<String> {
+    fact(serde_json::to_string(&ContainerView::read()))
+}

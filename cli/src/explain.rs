@@ -49,7 +49,7 @@ impl Explain {
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
         let answer = ask(&self.access, &namespace, pod).await?;
         let table = |wide| table(&answer, self.most(wide));
-        self.output.text(&answer, table)
+        Ok(self.output.text(&answer, table)?)
     }
 
     /// The same for a pod that does not exist yet.
@@ -63,7 +63,7 @@ impl Explain {
         let (settings, policies) = snapshot::scheduler(&pods)?;
         let answer = what_if::what_if(&nodes, &pods, &pod, &settings, policies)?;
         let table = |wide| what_if::table(&answer, self.most(wide));
-        self.output.text(&answer, table)
+        Ok(self.output.text(&answer, table)?)
     }
 
     fn most(&self, wide: bool) -> usize {

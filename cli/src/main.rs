@@ -10,12 +10,10 @@ use std::process::ExitCode;
 
 use aliquot_cli::complete::{self, Names};
 use aliquot_cli::config::{self, Config};
-use aliquot_cli::doctor::container_view::ContainerView;
 use aliquot_cli::doctor::finding::Report;
-use aliquot_cli::doctor::{Doctor, DoctorCommand};
+use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
 use aliquot_cli::output::{Output, message, printable};
 use aliquot_cli::program::{Command, Program};
-use aliquot_profiles::ProfileErrors;
 use anyhow::{Context as _, Result};
 
 fn main() -> ExitCode {
@@ -47,8 +45,12 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Show(flags)) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Explain(flags) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Resize(flags) => print(&runtime()?.block_on(flags.run())?)?,
-        Command::Top(flags) => print(&runtime()?.block_on(flags.run(&note))?)?,
+        Command::Top(flags) => {
+            let note = |text: &str| eprintln!("{text}");
+            print(&runtime()?.block_on(flags.run(&note))?)?;
+        }
         Command::Dashboard(flags) => {
+            let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
         Command::Preflight(flags) => {
@@ -63,12 +65,16 @@ fn run(command: Command) -> Result<ExitCode> {
 async fn diagnose(flags: Doctor) -> Result<ExitCode> {
     let (report, output) = match &flags.what {
         None => {
+            let note = |text: &str| eprintln!("{text}");
             let (report, code) = Box::pin(flags.run(note)).await?;
             return shown(&report, code, flags.common.output);
         }
         Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
         Some(DoctorCommand::ContainerView) => {
-            println!("{}", serde_json::to_string(&ContainerView::read())?);
+            println!(
+                "{}",
+                doctor::container_view_json().map_err(anyhow::Error::msg)?
+            );
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -111,10 +117,10 @@ fn validate(flags: &config::Validate) -> Result<ExitCode> {
             print(&summary)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) if error.is::<ProfileErrors>() => {
-            eprintln!("{error}");
+        Err(config::ConfigError::Invalid(errors)) => {
+            eprintln!("{errors}");
             Ok(ExitCode::FAILURE)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }

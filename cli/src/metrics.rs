@@ -1,10 +1,38 @@
-//! Reads metrics pages as Aliquot's exporters write them.
+//! Reads metrics pages as Aliquot's exporters write them: label values without commas.
 
-/// The samples of a metric with this one label: the label's value, and the sample's as it is written.
-pub(crate) fn by_label<'a>(page: &'a str, name: &str, label: &str) -> Vec<(&'a str, &'a str)> {
-    let start = format!("{name}{{{label}=\"");
-    let sample = |line: &'a str| line.strip_prefix(&*start)?.split_once("\"} ");
-    page.lines().filter_map(sample).collect()
+/// One line of a metrics page.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample<'a> {
+    pub(crate) name: &'a str,
+    labels: &'a str,
+    /// Its value as it is written.
+    pub(crate) value: &'a str,
+}
+
+impl Sample<'_> {
+    /// The value of a label, if the sample has it.
+    pub(crate) fn label(&self, label: &str) -> Option<String> {
+        let mut pairs = self
+            .labels
+            .split(',')
+            .filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(name, _)| *name == label)?;
+        Some(value.trim_matches('"').to_owned())
+    }
+}
+
+/// The samples that have labels; all other lines are skipped.
+pub(crate) fn samples(metrics: &str) -> impl Iterator<Item = Sample<'_>> {
+    metrics.lines().filter_map(|line| {
+        let (name, rest) = line.split_once('{')?;
+        let (labels, value) = rest.rsplit_once("} ")?;
+        let value = value.trim();
+        Some(Sample {
+            name,
+            labels,
+            value,
+        })
+    })
 }
 
 /// The value of a metric without labels, or the sum over its labels.

@@ -1,8 +1,8 @@
 //! Output formats of the commands that have `-o`.
 
-use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
+use thiserror::Error;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -18,13 +18,21 @@ pub enum Output {
     Yaml,
 }
 
+#[derive(Debug, Error)]
+pub enum OutputError {
+    #[error("cannot write the answer as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("cannot write the answer as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
 impl Output {
     /// The text of an answer; `table` formats the tables, with everything if its argument is true.
     pub fn text<T: Serialize>(
         self,
         answer: &T,
         table: impl FnOnce(bool) -> String,
-    ) -> Result<String> {
+    ) -> Result<String, OutputError> {
         Ok(match self {
             Self::Table => printable(table(false)),
             Self::Wide => printable(table(true)),
@@ -82,8 +90,6 @@ pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use thiserror::Error;
-
     use super::*;
 
     #[test]

@@ -10,14 +10,14 @@ pub mod systems;
 use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
-use aliquot_k8s::flags::RequestFlags;
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_k8s::selection;
-use anyhow::Result;
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
 use kube::Api;
 use kube::api::DynamicObject;
+use thiserror::Error;
 
 use crate::access::{Access, AccessError, all};
 use crate::components::{by_node, node_name, offered};
@@ -77,9 +77,17 @@ pub struct Preflight {
     pub access: Access,
 }
 
+#[derive(Debug, Error)]
+pub enum PreflightError {
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
 impl Preflight {
     /// The report, also with a finding for each change of a workload, and one for each that stays the same.
-    pub async fn run(&self) -> Result<Report> {
+    pub async fn run(&self) -> Result<Report, PreflightError> {
         let pods = self.request.settings()?;
         let facts = facts(&self.access, self.namespace.clone()).await?;
         let settings = Settings {

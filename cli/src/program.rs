@@ -36,12 +36,14 @@ impl Program {
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, clap::Error> {
         let program = Self::try_parse_from(words)?;
-        if let Command::Top(top) = &program.command
-            && let Some(why) = top.conflict()
-        {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
+        let conflict = match &program.command {
+            Command::Top(top) => top.conflict(),
+            _ => None,
+        };
+        match conflict {
+            Some(why) => Err(Self::command().error(ErrorKind::ArgumentConflict, why)),
+            None => Ok(program),
         }
-        Ok(program)
     }
 }
 

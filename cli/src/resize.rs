@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use aliquot_core::Allocation;
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeRequest, ResizeState, ResizeStatus};
+use aliquot_core::resize::{
+    RESIZE, RESIZE_STATUS, ResizeError, ResizeRequest, ResizeState, ResizeStatus,
+};
 use aliquot_k8s::pod;
-use anyhow::{Context as _, Error, Result, anyhow, bail};
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use thiserror::Error;
 
-use crate::access::Access;
+use crate::access::{Access, AccessError};
 use crate::output::with_causes;
 use crate::target::parse_pod;
 
@@ -55,19 +57,46 @@ pub struct Resize {
     pub access: Access,
 }
 
+#[derive(Debug, Error)]
+pub enum ResizeFailure {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("cannot resize pod {pod}")]
+    Api { pod: String, source: kube::Error },
+    #[error(
+        "pod {0} has no share of a GPU; expected: a running pod with the annotation {ALLOCATION}"
+    )]
+    NoShare(String),
+    #[error("several containers have a share; expected: --container with one of {0}")]
+    WhichContainer(String),
+    #[error(transparent)]
+    Invalid(#[from] ResizeError),
+    #[error("Refused: {0}")]
+    Refused(String),
+    #[error("another resize of the pod took the place of this one: {0}")]
+    Replaced(String),
+    #[error(
+        "the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again"
+    )]
+    Removed,
+    #[error("no answer in time, last: {0}; check that the scheduler runs")]
+    NoAnswer(String),
+}
+
 impl Resize {
-    pub async fn run(&self) -> Result<String> {
+    pub async fn run(&self) -> Result<String, ResizeFailure> {
         let namespace = self.access.namespace(self.namespace.as_deref()).await?;
         let name = &*self.pod;
         let full_name = format!("{namespace}/{name}");
-        let failed = || format!("cannot resize pod {full_name}");
+        let failed = |source| ResizeFailure::Api {
+            pod: full_name.clone(),
+            source,
+        };
         let pods: Api<Pod> = Api::namespaced(self.access.client().await?, &namespace);
-        let found = pods.get(name).await.with_context(failed)?;
+        let found = pods.get(name).await.map_err(failed)?;
         let allocation = pod::annotation(&found, ALLOCATION).map(Allocation::decode);
         let Some(Ok(allocation)) = allocation else {
-            bail!(
-                "pod {full_name} has no share of a GPU; expected: a running pod with the annotation {ALLOCATION}"
-            );
+            return Err(ResizeFailure::NoShare(full_name));
         };
         let now = Timestamp::now().as_millisecond().unsigned_abs();
         let text = self.text(&allocation, now)?;
@@ -76,7 +105,7 @@ impl Resize {
         let params = PatchParams::default();
         pods.patch(name, &params, &Patch::Merge(patch))
             .await
-            .with_context(failed)?;
+            .map_err(failed)?;
         if !self.wait {
             return Ok(format!(
                 "Requested for pod {full_name}: {text}\nThe annotation {RESIZE_STATUS} and events of the pod say how far it is.\n"
@@ -90,9 +119,7 @@ impl Resize {
                 ticks.tick().await;
                 let found = match pods.get(name).await {
                     Ok(found) => found,
-                    Err(error) if is_final(&error) => {
-                        return Err(Error::new(error).context(failed()));
-                    }
+                    Err(error) if is_final(&error) => return Err(failed(error)),
                     Err(error) => {
                         shown = with_causes(&error);
                         continue;
@@ -106,21 +133,18 @@ impl Resize {
         let ended = tokio::time::timeout(most, waiting).await;
         match ended {
             Ok(outcome) => outcome.map(|()| format!("Resized pod {full_name}: {text}\n")),
-            Err(_) => bail!("no answer in time, last: {shown}; check that the scheduler runs"),
+            Err(_) => Err(ResizeFailure::NoAnswer(shown)),
         }
     }
 
     /// The annotation's text. `now` makes it new, so that the same amounts can be asked for again.
-    fn text(&self, allocation: &Allocation, now: u64) -> Result<String> {
+    fn text(&self, allocation: &Allocation, now: u64) -> Result<String, ResizeFailure> {
         let with_share = allocation.all().filter(|(_, grants)| !grants.is_empty());
         let names: Vec<&str> = with_share.map(|(name, _)| name).collect();
         let container = match (&self.container, names.as_slice()) {
             (Some(container), _) => container,
             (None, [only]) => *only,
-            (None, several) => bail!(
-                "several containers have a share; expected: --container with one of {}",
-                several.join(", ")
-            ),
+            (None, several) => return Err(ResizeFailure::WhichContainer(several.join(", "))),
         };
         let amounts: Vec<String> = [
             ("gpumem", &self.gpumem),
@@ -146,16 +170,12 @@ fn is_final(error: &kube::Error) -> bool {
 }
 
 /// How a resize by this text has ended; `None` while it has not, and then `shown` says why.
-fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<()>> {
+fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), ResizeFailure>> {
     let Some(now) = pod::annotation(found, RESIZE) else {
-        return Some(Err(anyhow!(
-            "the pod has no annotation {RESIZE} any more: it was removed, or the pod was created again"
-        )));
+        return Some(Err(ResizeFailure::Removed));
     };
     if now != text {
-        return Some(Err(anyhow!(
-            "another resize of the pod took the place of this one: {now}"
-        )));
+        return Some(Err(ResizeFailure::Replaced(now.to_owned())));
     }
     let status = ResizeStatus::decode(pod::annotation(found, RESIZE_STATUS)?).ok()?;
     if status.request != text {
@@ -165,7 +185,7 @@ fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<()>> {
     }
     match status.state {
         ResizeState::Applied => Some(Ok(())),
-        ResizeState::Refused => Some(Err(anyhow!("Refused: {}", status.message))),
+        ResizeState::Refused => Some(Err(ResizeFailure::Refused(status.message))),
         ResizeState::Waiting => {
             *shown = status.message;
             None

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{GpuPolicy, Ledger, NodeName, Policy};
-use aliquot_k8s::flags::RequestFlags;
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_k8s::view::PodView;
 use aliquot_k8s::{node, pod, replicas};
-use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use thiserror::Error;
 
 use crate::components::{flag, is_ours, name, node_name};
 
@@ -51,26 +51,32 @@ struct SchedulerFlags {
     gpu_policy: GpuPolicy,
 }
 
+#[derive(Debug, Error)]
+pub enum SchedulerFlagsError {
+    #[error(
+        "the flags of the scheduler's pod cannot be read; check that it is of the same release as this program: {0}"
+    )]
+    Parse(#[from] clap::Error),
+    #[error("a flag of the scheduler's pod is invalid: {0}")]
+    Name(#[from] FlagError),
+}
+
 /// How the scheduler among these pods reads pods, and by which policies it places them; the flags' defaults where
 /// none is there.
-pub(crate) fn scheduler(pods: &[Pod]) -> Result<(pod::Settings, Policies)> {
+pub(crate) fn scheduler(pods: &[Pod]) -> Result<(pod::Settings, Policies), SchedulerFlagsError> {
     let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
     let command = SchedulerFlags::command();
     let given = command.get_arguments().filter_map(|arg| {
         let name = format!("--{}", arg.get_long()?);
         Some(format!("{name}={}", flag(scheduler?, &name)?))
     });
-    let flags = SchedulerFlags::try_parse_from(given).context(
-        "the flags of the scheduler's pod cannot be read; check that it is of the same release as this program",
-    )?;
+    let flags = SchedulerFlags::try_parse_from(given)?;
     let policies = Policies {
         node: flags.node_policy,
         gpu: flags.gpu_policy,
         ..Policies::default()
     };
-    let read = flags.request.settings();
-    let settings = read.context("a flag of the scheduler's pod is invalid")?;
-    Ok((settings, policies))
+    Ok((flags.request.settings()?, policies))
 }
 
 /// The pods whose unreadable allocation makes their node full, as `namespace/name`, by node.

@@ -93,10 +93,12 @@ pub enum Of {
 impl Top {
     /// Which of the flags do not go together.
     pub fn conflict(&self) -> Option<&'static str> {
-        let has_namespace = self.namespace.is_some() || self.all_namespaces;
-        (self.of != Of::Pods && has_namespace).then_some(
-            "nodes and GPUs have no namespace; expected: --namespace and --all-namespaces with top pods only",
-        )
+        if self.of != Of::Pods && (self.namespace.is_some() || self.all_namespaces) {
+            return Some(
+                "nodes and GPUs have no namespace; expected: --namespace and --all-namespaces with top pods only",
+            );
+        }
+        None
     }
 
     /// What the command prints: what is allocated and used now. `note` gets what is missing in it: which nodes
@@ -118,7 +120,7 @@ impl Top {
             };
             rows + &usage.notes()
         };
-        self.output.text(&value, tables)
+        Ok(self.output.text(&value, tables)?)
     }
 
     /// The pods of the namespace, or of all.
@@ -155,7 +157,7 @@ impl Top {
             };
             tables::pods(&pods, &devices, self.sort_by, columns) + &usage.notes()
         };
-        self.output.text(&pods, tables)
+        Ok(self.output.text(&pods, tables)?)
     }
 
     /// All nodes. If the scheduler could not be reached, `note` gets the error.

@@ -13,7 +13,7 @@ use super::finding::{About, Checked, Finding, ok, problem, warning};
 use super::refused_writes;
 use super::scheduler::replicas;
 use crate::components::{containers, running_pods};
-use crate::metrics;
+use crate::metrics::{self, Sample};
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
@@ -190,17 +190,19 @@ pub(super) fn unreviewed(facts: &ClusterFacts) -> Option<String> {
 /// Only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses
 /// the webhook: the scheduler compares the policies with those that the chart wrote.
 pub(super) fn policies(facts: &ClusterFacts) -> Checked {
-    let all = metrics::by_label(facts.metrics.as_ref()?, POLICY_CHANGED, "object");
+    let all: Vec<Sample<'_>> = metrics::samples(facts.metrics.as_ref()?)
+        .filter(|one| one.name == POLICY_CHANGED)
+        .collect();
     if all.is_empty() {
         return warning(
             "the scheduler knows no ValidatingAdmissionPolicies of the chart: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does",
             "set admissionPolicies.enabled=true; if it is, the scheduler's log says why it cannot compare them",
         );
     }
-    let changed: Vec<&str> = all
-        .into_iter()
-        .filter(|(_, value)| *value != "0")
-        .map(|(object, _)| object)
+    let changed: Vec<String> = all
+        .iter()
+        .filter(|one| one.value != "0")
+        .filter_map(|one| one.label("object"))
         .collect();
     if changed.is_empty() {
         return ok(

@@ -11,12 +11,12 @@ use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Census, Cluster, Demand, Ledger, Typical};
 use aliquot_k8s::disruption::Labels;
-use aliquot_k8s::pod::{self, Settings};
+use aliquot_k8s::pod::{self, DemandError, Settings};
 use aliquot_k8s::selection::{self, NodeSelection};
 use aliquot_k8s::view::PodView;
-use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
+use thiserror::Error;
 
 use super::{asks, nodes_table};
 use crate::components::node_name;
@@ -32,17 +32,30 @@ pub struct WhatIf {
     pub ranks: Vec<(String, i64)>,
 }
 
+#[derive(Debug, Error)]
+pub enum WhatIfError {
+    /// Not YAML or JSON, or not the shape of a pod.
+    #[error("the manifest cannot be parsed as a Pod: {0}")]
+    Manifest(#[from] serde_saphyr::Error),
+    #[error("kind is {kind:?}; expected: Pod (for a Deployment, its spec.template with kind: Pod)")]
+    Kind { kind: String },
+    #[error("the pod's GPU request cannot be read: {0}")]
+    Demand(#[from] DemandError),
+    /// It requests nothing of Aliquot's.
+    #[error("the pod requests no GPU; kube-scheduler places it by CPU and memory")]
+    AsksForNone,
+}
+
 /// Reads a manifest, YAML or JSON.
-pub fn manifest(text: &str) -> Result<Pod> {
-    const FAILED: &str = "the manifest cannot be parsed as a Pod";
-    let value: serde_json::Value = serde_saphyr::from_str(text).context(FAILED)?;
+pub fn manifest(text: &str) -> Result<Pod, WhatIfError> {
+    let value: serde_json::Value = serde_saphyr::from_str(text)?;
     let kind = value["kind"].as_str().unwrap_or_default();
     if kind != "Pod" {
-        bail!(
-            "kind is {kind:?}; expected: Pod (for a Deployment, its spec.template with kind: Pod)"
-        );
+        return Err(WhatIfError::Kind {
+            kind: kind.to_owned(),
+        });
     }
-    serde_saphyr::from_str(text).context(FAILED)
+    Ok(serde_saphyr::from_str(text)?)
 }
 
 /// Tries `pod` on these nodes with these pods on them.
@@ -52,11 +65,11 @@ pub fn what_if(
     pod: &Pod,
     settings: &Settings,
     mut policies: Policies,
-) -> Result<WhatIf> {
+) -> Result<WhatIf, WhatIfError> {
     let view = PodView::from(pod);
-    let demand = pod::demand(&view, settings).context("the pod's GPU request cannot be read")?;
+    let demand = pod::demand(&view, settings)?;
     if !demand.requests_gpu() {
-        bail!("the pod requests no GPU; kube-scheduler places it by CPU and memory");
+        return Err(WhatIfError::AsksForNone);
     }
     let ledger = snapshot::ledger(nodes, pods, settings);
     policies.typical = Arc::new(typical(&ledger));

@@ -8,13 +8,12 @@ use crate::doctor::finding::{About, Finding, problem};
 
 /// How a finding names HAMi's.
 pub(super) const HAMI: &str = "HAMi's device plugin";
-const NVIDIA: &str = "NVIDIA's device plugin";
 /// Other device plugins: a part of the image's name, the plugin's name, and programs of the same image
 /// that register nothing with the kubelet.
 const IMAGES: [(&str, &str, &[&str]); 5] = [
     (
         "k8s-device-plugin",
-        NVIDIA,
+        "NVIDIA's device plugin",
         &[
             "gpu-feature-discovery",
             "config-manager",
@@ -41,6 +40,9 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
 
 /// Parts of the names of images that look like theirs: HAMi's web interface, and AMD's device plugin.
 const OTHER_IMAGES: [&str; 2] = ["projecthami/hami-", "rocm/k8s-device-plugin"];
+
+/// Other device plugins by the name of the program, whatever the image.
+const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
 
 /// The other device plugins that run on a node beside the agent.
 pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
@@ -78,8 +80,8 @@ fn plugin(container: &Container) -> Option<&'static str> {
         let names = [program, container.name.as_str()];
         return (!names.iter().any(|name| harmless.contains(name))).then_some(*who);
     }
-    // Whatever the image is called.
-    (program == "nvidia-device-plugin").then_some(NVIDIA)
+    let known = PROGRAMS.iter().find(|(own, _)| *own == program);
+    known.map(|(_, who)| *who)
 }
 
 #[cfg(test)]
