@@ -62,13 +62,8 @@ fn requeues_refused_pod_only_when_it_fits() {
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
 }
 
-#[test]
-fn requeues_only_the_pod_with_the_plan() {
-    let cache = cache();
-    Index::apply(&cache, pod("victim", 900, Some("n")));
-    for name in ["holder", "other"] {
-        refused(&cache, name, 600, &["n"]);
-    }
+/// A plan assumes 600 MiB of `n` for the pod `holder`.
+fn assume_plan(cache: &LedgerCache) {
     let used = DeviceUse::new(Mib(600), Percent(0));
     let allocated = AllocatedUse::Known([("GPU-n".into(), used)].into());
     let planned = PodEntry::planned(
@@ -77,11 +72,34 @@ fn requeues_only_the_pod_with_the_plan() {
         (allocated, Replicas::default()),
         (vec!["victim".into()], false),
     );
-    cache.lock().ledger.assume_plan(&"holder".into(), planned);
+    cache.lock().assume_plan(&"holder".into(), planned);
+}
+
+#[test]
+fn requeues_only_the_pod_with_the_plan() {
+    let cache = cache();
+    Index::apply(&cache, pod("victim", 900, Some("n")));
+    for name in ["holder", "other"] {
+        refused(&cache, name, 600, &["n"]);
+    }
+    assume_plan(&cache);
     Index::delete(&cache, pod("victim", 900, Some("n")));
     assert_eq!(requeued(&cache), ["holder"]);
     assert!(!reserve(&cache, "other", 600) && reserve(&cache, "holder", 600));
     assert!(cache.recompute().count() == 0);
+}
+
+#[test]
+fn requeues_the_pod_with_the_plan_when_its_quota_leaves_more() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 1000));
+    Index::apply(&cache, quota("900"));
+    Index::apply(&cache, pod("other", 400, Some("m")));
+    refused(&cache, "holder", 600, &["n"]);
+    assume_plan(&cache);
+    assert!(take_requeueable(&cache).is_empty());
+    Index::delete(&cache, pod("other", 400, Some("m")));
+    assert_eq!(requeued(&cache), ["holder"]);
 }
 
 #[test]

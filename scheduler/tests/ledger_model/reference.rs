@@ -54,27 +54,13 @@ impl ModelEntry {
     }
 }
 
-/// A pod that was shown, requests a share and is not bound.
-pub(crate) struct Waiting {
-    pub(crate) shape: usize,
-    plan: Option<PreemptionRecord>,
-}
-
-impl From<&Pod> for Waiting {
-    fn from(pod: &Pod) -> Self {
-        Self {
-            shape: pod.shape,
-            plan: pod.open_plan().cloned(),
-        }
-    }
-}
-
 /// All that the ledger was given.
 #[derive(Default)]
 pub(crate) struct Reference {
     pub(crate) nodes: BTreeMap<NodeName, Node>,
     pub(crate) pods: BTreeMap<PodUid, ModelEntry>,
-    pub(crate) waiting: BTreeMap<PodUid, Waiting>,
+    /// The pods that were shown, request a share and are not bound.
+    pub(crate) waiting: BTreeMap<PodUid, Pod>,
     /// Those of them that filter refused and that were not requeued since.
     pub(crate) refused: BTreeSet<PodUid>,
     /// Those of them that only filter has shown: the next list may be older than they are.
@@ -106,7 +92,7 @@ impl Reference {
             self.stop_waiting(uid);
         } else {
             self.unlisted.remove(uid);
-            let known = self.waiting.insert(uid.clone(), Waiting::from(pod));
+            let known = self.waiting.insert(uid.clone(), pod.clone());
             if known.is_none() && listed {
                 self.refused.insert(uid.clone());
             }
@@ -116,13 +102,11 @@ impl Reference {
 
     /// What the shown plan says counts, unless its pod is being bound.
     fn follow_plan(&mut self, uid: &PodUid, shape: &Shape) {
-        let waiting = self.waiting.get(uid);
-        let entry = self.pods.get(uid);
-        let is_planned = entry.is_some_and(|entry| entry.certainty == Certainty::Planned);
-        match waiting.and_then(|waiting| waiting.plan.clone()) {
+        let plan = self.waiting.get(uid).and_then(Pod::open_plan).cloned();
+        match plan {
             Some(plan) if !self.has(uid) => self.planned(uid, shape, &plan, Certainty::Planned),
-            None if is_planned => drop(self.pods.remove(uid)),
-            _ => {}
+            Some(_) => {}
+            None => self.forget(uid, Certainty::Planned),
         }
     }
 
@@ -141,16 +125,10 @@ impl Reference {
         entry.victims = plan.victims.iter().map(|one| one.uid.clone()).collect();
     }
 
-    pub(crate) fn unwritten(&self) -> Vec<PodUid> {
-        let pods = self.pods.iter();
-        let unwritten = pods.filter(|(_, entry)| entry.certainty == Certainty::Unwritten);
-        unwritten.map(|(uid, _)| uid.clone()).collect()
-    }
-
-    /// The pod's plan is not written, or given up before the watch has shown it.
-    pub(crate) fn forget_unwritten(&mut self, uid: &PodUid) {
+    /// Forgets the pod's entry if it is of this kind.
+    pub(crate) fn forget(&mut self, uid: &PodUid, kind: Certainty) {
         self.pods
-            .retain(|other, entry| other != uid || entry.certainty != Certainty::Unwritten);
+            .retain(|other, entry| other != uid || entry.certainty != kind);
     }
 
     /// Filter named this node first, and assumed this of its GPUs for the pod.
@@ -199,7 +177,7 @@ impl Reference {
             self.pods.remove(uid);
         }
         if let Entry::Vacant(unknown) = self.waiting.entry(uid.clone()) {
-            unknown.insert(Waiting::from(pod));
+            unknown.insert(pod.clone());
             self.unlisted.insert(uid.clone());
         }
         self.refused.insert(uid.clone());
@@ -245,8 +223,8 @@ impl Reference {
         } else {
             self.pods.remove(uid);
         }
-        if let Some(waiting) = self.waiting.get(uid) {
-            self.follow_plan(uid, &shapes[waiting.shape]);
+        if let Some(shape) = self.waiting.get(uid).map(|pod| pod.shape) {
+            self.follow_plan(uid, &shapes[shape]);
         }
     }
 

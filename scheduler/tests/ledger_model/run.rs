@@ -195,7 +195,8 @@ impl Run {
         }
     }
 
-    /// The API server's response to a Binding, or without the lead to a GET: bound, or definitely not.
+    /// The API server's response to a Binding, or without the lead to a GET: bound, or definitely
+    /// not.
     fn commit(&mut self, binding: &PendingBinding, leads: bool) -> bool {
         let Some(pod) = self.pods.objects.get(&binding.uid) else {
             return false;
@@ -328,8 +329,8 @@ impl Run {
         };
         // A pod has one plan at a time.
         let pods = &self.pods.objects;
-        let is_written = pods.get(&uid).is_none_or(|pod| pod.plan.is_some());
-        if is_written || self.plans.iter().any(|(other, _)| *other == uid) {
+        let has_plan = pods.get(&uid).is_none_or(|pod| pod.plan.is_some());
+        if has_plan || self.plans.iter().any(|(other, _)| *other == uid) {
             return;
         }
         let pending = pods.values().filter(|pod| pod.pending());
@@ -350,8 +351,7 @@ impl Run {
         if is_rejected || !self.pods.objects.contains_key(&uid) {
             return self.system.forget_unwritten(&uid);
         }
-        self.pods
-            .change(&uid, |pod| pod.plan = Some(plan.clone()));
+        self.pods.change(&uid, |pod| pod.plan = Some(plan.clone()));
         if self.rng.u8(..4) == 0 {
             self.plans.push((uid, plan));
         }
@@ -385,8 +385,8 @@ impl Run {
         self.leads = false;
         self.end_calls(false);
         self.plans.clear();
-        for uid in self.system.reference.unwritten() {
-            self.system.forget_unwritten(&uid);
+        for uid in self.pods.objects.keys() {
+            self.system.forget_unwritten(uid);
         }
     }
 
@@ -405,8 +405,8 @@ impl Run {
         }
     }
 
-    /// This replica has the lease again. It leads once a list has shown what the other one bound, and
-    /// then its ledger is that of the watches.
+    /// This replica has the lease again. It leads once a list has shown what the other one bound,
+    /// and then its ledger is that of the watches.
     async fn lead(&mut self) {
         self.system.show_lease_of("pod-a_1");
         assert!(!self.system.leader.leads(), "before the list");

@@ -155,7 +155,7 @@ impl System {
         self.reference.cancelled(&self.shapes, uid);
     }
 
-    /// Makes a plan. No other plan has its victims, and what it reserves is promised to nobody else.
+    /// Makes a plan: no other has its victims, and what it reserves is promised to nobody else.
     pub(crate) fn plan(
         &mut self,
         uid: &PodUid,
@@ -193,7 +193,7 @@ impl System {
     /// The pod's plan is not written, or given up before the watch has shown it.
     pub(crate) fn forget_unwritten(&mut self, uid: &PodUid) {
         self.cache.forget_unwritten_plan(uid);
-        self.reference.forget_unwritten(uid);
+        self.reference.forget(uid, Certainty::Unwritten);
     }
 
     /// Decides on a resize, which must be granted exactly where the model allows it.
