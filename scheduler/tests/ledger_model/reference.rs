@@ -44,7 +44,7 @@ pub(crate) struct ModelEntry {
     of_gang: bool,
     /// It requests a share: without one, anybody may have written an unreadable allocation.
     pub(crate) asks: bool,
-    /// Of its plan.
+    /// The victims of its plan.
     victims: Vec<PodUid>,
 }
 

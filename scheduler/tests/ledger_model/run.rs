@@ -1,5 +1,5 @@
-//! Random operations on the world, on the events of its watches and on Bindings. Equal seeds give
-//! equal runs.
+//! Random operations on the world, on the events of its watches, on the lease, and on Bindings,
+//! resizes and preemption plans. Equal seeds give equal runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
