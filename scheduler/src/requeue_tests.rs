@@ -47,6 +47,19 @@ fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
     cache.lock().refuse(&name.into(), pending);
 }
 
+/// Filter names this node for a pod of 600 MiB.
+fn assume(cache: &LedgerCache, name: &str, node: &str) {
+    let pending = pod(name, 600, None);
+    let filtered = FilteredPod {
+        uid: &pending.uid(),
+        namespace: &"d".into(),
+        demand: &demand(&pending, cache.settings()).unwrap(),
+        gang: None,
+    };
+    let assumed = cache.lock().assume(filtered, vec![node]);
+    assert_eq!(assumed, Ok(vec![node]));
+}
+
 /// The pods that are requeued.
 fn requeued(cache: &LedgerCache) -> Vec<String> {
     let requeued = take_requeueable(cache);
@@ -100,6 +113,17 @@ fn requeues_the_pod_with_the_plan_when_its_quota_leaves_more() {
     assert!(take_requeueable(&cache).is_empty());
     Index::delete(&cache, pod("other", 400, Some("m")));
     assert_eq!(requeued(&cache), ["holder"]);
+}
+
+#[test]
+fn requeues_for_what_filter_had_assumed_before_a_plan() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 1000));
+    assume(&cache, "holder", "m");
+    refused(&cache, "w", 600, &["m"]);
+    assert!(take_requeueable(&cache).is_empty());
+    assume_plan(&cache);
+    assert_eq!(requeued(&cache), ["w"]);
 }
 
 #[test]
@@ -254,14 +278,7 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
     }
     assert_eq!(requeued(&cache), ["a"], "n has capacity for one");
     Index::<Node>::apply(&cache, node("m", 1000));
-    let pending = pod("a", 600, None);
-    let filtered = FilteredPod {
-        uid: &pending.uid(),
-        namespace: &"d".into(),
-        demand: &demand(&pending, cache.settings()).unwrap(),
-        gang: None,
-    };
-    assert_eq!(cache.lock().assume(filtered, vec!["m"]), Ok(vec!["m"]));
+    assume(&cache, "a", "m");
     assert_eq!(requeued(&cache), [""; 0], "n was not freed");
     let over = Instant::now() + CLAIM_LIFETIME;
     cache.lock().events.mark_due(over);
