@@ -323,10 +323,8 @@ impl Run {
     }
 
     fn plan(&mut self) {
-        let refused = self.rng.choice(&self.system.reference.refused);
-        let Some(uid) = refused.cloned() else {
-            return;
-        };
+        let refused = self.rng.choice(&self.system.reference.refused).cloned();
+        let Some(uid) = refused else { return };
         // A pod has one plan at a time.
         let pods = &self.pods.objects;
         let has_plan = pods.get(&uid).is_none_or(|pod| pod.plan.is_some());
