@@ -343,10 +343,12 @@ impl Ledger {
     }
 
     /// Assumes what a plan says ([`PodEntry::planned`]), unless the pod is bound, or being bound.
-    pub fn assume_plan(&mut self, pod: &PodUid, planned: PodEntry) {
-        if self.pod_entry(pod).is_none() {
-            self.insert(pod, planned);
+    /// Returns what was assumed for the pod before, if it was something else.
+    pub fn assume_plan(&mut self, pod: &PodUid, planned: PodEntry) -> Option<PodEntry> {
+        if self.pod_entry(pod).is_some() {
+            return None;
         }
+        self.insert(pod, planned)
     }
 
     pub fn forget(&mut self, pod: &PodUid) -> Option<PodEntry> {

@@ -209,9 +209,9 @@ pub struct Leader {
 
 impl Leader {
     /// Leads as `leadership` says. `pods` is the watch that feeds the ledger.
-    pub fn new(leadership: Leadership, pods: Freshness) -> Self {
+    pub fn new(leadership: impl Into<Arc<Leadership>>, pods: Freshness) -> Self {
         Self {
-            leadership: Arc::new(leadership),
+            leadership: leadership.into(),
             pods,
         }
     }

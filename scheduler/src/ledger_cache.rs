@@ -175,6 +175,7 @@ impl LedgerCache {
         let mut state = self.lock();
         if let Some(entry) = state.ledger.cancel(pod) {
             state.entry_freed(&entry);
+            state.restore_plan(pod);
         }
         // The time of its gang may have ended meanwhile.
         if !state.gangs.assumes(pod) {

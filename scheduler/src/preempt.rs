@@ -40,6 +40,8 @@ use crate::metrics::Metrics;
 use crate::pod_client::{PodClient, WriteOutcome};
 use crate::ticks::Ticks;
 
+pub use plan::reserve_plan;
+
 /// Interval of checking who may preempt, and of following plans.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// kube-scheduler shows within this time whether it preempts itself.

@@ -340,16 +340,20 @@ impl Check {
     }
 }
 
-/// Whether the pod fits where a plan has assumed a share for it, and something was freed there.
+/// Whether the pod fits where a plan has assumed a share for it, and something was freed there or
+/// in its namespace.
 fn fits_as_planned(state: &State, uid: &PodUid, pod: &PendingPod, freed: &FreedCapacity) -> bool {
+    let namespace = pod.pod.namespace.as_str();
+    let quota_freed = freed.namespaces.contains(namespace);
     let planned = state.ledger.node_without_assumed(uid);
-    let Some((_, node)) = planned.filter(|(slot, _)| freed.slots.contains(slot)) else {
+    let planned = planned.filter(|(slot, _)| quota_freed || freed.slots.contains(slot));
+    let Some((_, node)) = planned else {
         return false;
     };
     let Ok(fit) = fit::fit(&node, &pod.demand, &state.policies) else {
         return false;
     };
-    let headroom = state.ledger.headroom_for(uid, &pod.pod.namespace);
+    let headroom = state.ledger.headroom_for(uid, namespace);
     headroom.is_none_or(|left| left.allows(fit.amount()))
 }
 

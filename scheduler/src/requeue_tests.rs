@@ -47,6 +47,19 @@ fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
     cache.lock().refuse(&name.into(), pending);
 }
 
+/// Filter names this node for a pod of 600 MiB.
+fn assume(cache: &LedgerCache, name: &str, node: &str) {
+    let pending = pod(name, 600, None);
+    let filtered = FilteredPod {
+        uid: &pending.uid(),
+        namespace: &"d".into(),
+        demand: &demand(&pending, cache.settings()).unwrap(),
+        gang: None,
+    };
+    let assumed = cache.lock().assume(filtered, vec![node]);
+    assert_eq!(assumed, Ok(vec![node]));
+}
+
 /// The pods that are requeued.
 fn requeued(cache: &LedgerCache) -> Vec<String> {
     let requeued = take_requeueable(cache);
@@ -63,13 +76,8 @@ fn requeues_refused_pod_only_when_it_fits() {
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
 }
 
-#[test]
-fn requeues_only_the_pod_with_the_plan() {
-    let cache = cache();
-    Index::apply(&cache, pod("victim", 900, Some("n")));
-    for name in ["holder", "other"] {
-        refused(&cache, name, 600, &["n"]);
-    }
+/// A plan assumes 600 MiB of `n` for the pod `holder`.
+fn assume_plan(cache: &LedgerCache) {
     let used = DeviceUse::new(Mib(600), Percent(0));
     let allocated = AllocatedUse::Known([("GPU-n".into(), used)].into());
     let planned = PodEntry::planned(
@@ -78,11 +86,45 @@ fn requeues_only_the_pod_with_the_plan() {
         (allocated, Replicas::default()),
         (vec!["victim".into()], false),
     );
-    cache.lock().ledger.assume_plan(&"holder".into(), planned);
+    cache.lock().assume_plan(&"holder".into(), planned);
+}
+
+#[test]
+fn requeues_only_the_pod_with_the_plan() {
+    let cache = cache();
+    Index::apply(&cache, pod("victim", 900, Some("n")));
+    for name in ["holder", "other"] {
+        refused(&cache, name, 600, &["n"]);
+    }
+    assume_plan(&cache);
     Index::delete(&cache, pod("victim", 900, Some("n")));
     assert_eq!(requeued(&cache), ["holder"]);
     assert!(!reserve(&cache, "other", 600) && reserve(&cache, "holder", 600));
     assert!(cache.recompute().count() == 0);
+}
+
+#[test]
+fn requeues_the_pod_with_the_plan_when_its_quota_leaves_more() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 1000));
+    Index::apply(&cache, quota("900"));
+    Index::apply(&cache, pod("other", 400, Some("m")));
+    refused(&cache, "holder", 600, &["n"]);
+    assume_plan(&cache);
+    assert!(take_requeueable(&cache).is_empty());
+    Index::delete(&cache, pod("other", 400, Some("m")));
+    assert_eq!(requeued(&cache), ["holder"]);
+}
+
+#[test]
+fn requeues_for_what_filter_had_assumed_before_a_plan() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 1000));
+    assume(&cache, "holder", "m");
+    refused(&cache, "w", 600, &["m"]);
+    assert!(take_requeueable(&cache).is_empty());
+    assume_plan(&cache);
+    assert_eq!(requeued(&cache), ["w"]);
 }
 
 #[test]
@@ -229,14 +271,7 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
     }
     assert_eq!(requeued(&cache), ["a"], "n has capacity for one");
     Index::<Node>::apply(&cache, node("m", 1000));
-    let pending = pod("a", 600, None);
-    let filtered = FilteredPod {
-        uid: &pending.uid(),
-        namespace: &"d".into(),
-        demand: &demand(&pending, cache.settings()).unwrap(),
-        gang: None,
-    };
-    assert_eq!(cache.lock().assume(filtered, vec!["m"]), Ok(vec!["m"]));
+    assume(&cache, "a", "m");
     assert_eq!(requeued(&cache), [""; 0], "n was not freed");
     let over = Instant::now() + CLAIM_LIFETIME;
     cache.lock().events.mark_due(over);

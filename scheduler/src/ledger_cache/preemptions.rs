@@ -33,7 +33,7 @@ impl Preemptions {
 
 impl LedgerCache {
     /// Forgets what is assumed for a plan that is not written by now.
-    pub(crate) fn forget_unwritten_plan(&self, uid: &PodUid) {
+    pub fn forget_unwritten_plan(&self, uid: &PodUid) {
         let unwritten = |by: &By| {
             matches!(
                 by,
@@ -61,9 +61,25 @@ impl State {
                     (reserved, waiting.demand.replicas()),
                     (victims.collect(), true),
                 );
-                self.ledger.assume_plan(uid, planned);
+                self.assume_plan(uid, planned);
             }
             _ => self.forget(uid, |by| matches!(by, By::Plan { recorded: true, .. })),
+        }
+    }
+
+    /// Assumes what a plan says; what was assumed for the pod before is free.
+    pub(crate) fn assume_plan(&mut self, uid: &PodUid, planned: PodEntry) {
+        if let Some(old) = self.ledger.assume_plan(uid, planned) {
+            self.entry_freed(&old);
+        }
+    }
+
+    /// The pod's Binding failed: the plan that the watch shows counts, which may have changed
+    /// meanwhile.
+    pub(super) fn restore_plan(&mut self, uid: &PodUid) {
+        match self.pending.get(uid).cloned() {
+            Some(waiting) => self.observe_plan(uid, &waiting),
+            None => self.forget(uid, |by| matches!(by, By::Plan { .. })),
         }
     }
 

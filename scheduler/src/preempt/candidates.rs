@@ -28,7 +28,7 @@ pub(super) struct ExcludedPods<'a> {
     /// Victims of another plan.
     pub(super) terminating: HashSet<&'a PodUid>,
     /// Pods that a disruption budget protects, by the API server.
-    pub(super) protected: HashSet<PodUid>,
+    pub(super) protected: &'a [PodUid],
 }
 
 /// The victims for this pod, if evicting them helps.
@@ -126,7 +126,7 @@ pub(super) fn reserve(
         ),
         (plan.victims.clone(), false),
     );
-    state.ledger.assume_plan(uid, planned);
+    state.assume_plan(uid, planned);
     Ok(Some(PreemptionRecord {
         v: record::VERSION,
         state: PlanState::Open,
@@ -180,7 +180,7 @@ pub(crate) fn victims_beside(
     };
     let excluded = ExcludedPods {
         terminating: chosen.iter().collect(),
-        protected: HashSet::new(),
+        protected: &[],
     };
     let node = candidate_node(state, name, uid, (&budgets, &excluded), now)?;
     preemption::victims(&query, &node).ok()

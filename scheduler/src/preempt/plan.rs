@@ -1,7 +1,8 @@
 //! Prepares a plan up to the point where it may be written: victims chosen, capacity reserved in
 //! the ledger, and every eviction tried with dryRun. Nothing in the API server changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use aliquot_core::PodUid;
 use aliquot_core::preemption::{NoPlan, PreemptionRecord};
@@ -10,12 +11,32 @@ use tokio::time::Instant;
 
 use super::candidates::{self, ExcludedPods};
 use super::{ActivePlans, PendingPreemptor, Preemptor, unix};
+use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::bound_pods::BoundPod;
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::EvictionOutcome;
 
 /// Plans tried in a row; each failed one finds a pod that a disruption budget protects.
 const ATTEMPTS: usize = 8;
+
+/// Chooses victims for a refused pod and reserves what it will take once they have ended, until its
+/// Binding or [`LedgerCache::forget_unwritten_plan`]. The victims of the plans `others` end anyway,
+/// and `protected` pods are not evicted. `None` if the ledger has changed meanwhile.
+pub fn reserve_plan(
+    cache: &LedgerCache,
+    uid: &PodUid,
+    waiting: &PendingPod,
+    (others, protected): (&[Arc<PreemptionRecord>], &[PodUid]),
+    now: i64,
+) -> Result<Option<PreemptionRecord>, NoPlan> {
+    let victims = others.iter().flat_map(|record| &record.victims);
+    let excluded = ExcludedPods {
+        terminating: victims.map(|victim| &victim.uid).collect(),
+        protected,
+    };
+    let plan = candidates::plan(cache, uid, waiting, &excluded, now)?;
+    candidates::reserve(cache, uid, waiting, &plan, &excluded, now)
+}
 
 impl Preemptor {
     /// A plan whose capacity is reserved and whose evictions are allowed.
@@ -25,21 +46,15 @@ impl Preemptor {
         waiting: &PendingPod,
         active: &ActivePlans,
     ) -> Result<PreemptionRecord, NoPlan> {
-        let mut protected = HashSet::new();
+        let mut protected: Vec<PodUid> = Vec::new();
         for _ in 0..ATTEMPTS {
             let records: Vec<_> = active.lock().values().cloned().collect();
-            let (preemptor, id, pending) = (self.clone(), uid.clone(), waiting.clone());
+            let (cache, id, pending) = (self.cache.clone(), uid.clone(), waiting.clone());
             let protected_now = protected.clone();
             // That may take a second.
             let planned = tokio::task::spawn_blocking(move || {
-                let victims = records.iter().flat_map(|record| &record.victims);
-                let excluded = ExcludedPods {
-                    terminating: victims.map(|victim| &victim.uid).collect(),
-                    protected: protected_now,
-                };
-                let now = unix();
-                let plan = candidates::plan(&preemptor.cache, &id, &pending, &excluded, now)?;
-                candidates::reserve(&preemptor.cache, &id, &pending, &plan, &excluded, now)
+                let excluded = (&records[..], &protected_now[..]);
+                reserve_plan(&cache, &id, &pending, excluded, unix())
             });
             let planned = planned.await.unwrap_or(Err(NoPlan::NoNode))?;
             // The ledger changed meanwhile: plan again.
@@ -48,7 +63,7 @@ impl Preemptor {
                 Ok(()) => return Ok(record),
                 Err(Some(pod)) => {
                     self.cache.forget_unwritten_plan(uid);
-                    protected.insert(pod);
+                    protected.push(pod);
                 }
                 Err(None) => {
                     self.cache.forget_unwritten_plan(uid);

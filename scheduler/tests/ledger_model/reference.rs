@@ -1,8 +1,10 @@
 //! The reference model: the same events as the ledger gets, as plain lists, and sums computed for
 //! every query. It shares only value types with the scheduler.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::usage::{DeviceUse, DeviceUses};
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 
@@ -13,9 +15,13 @@ use crate::world::{ModelGpu, Node, Pod};
 type GpuUsages = Option<DeviceUses>;
 
 /// How certain it is that a pod gets what its entry says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Certainty {
     Assumed,
+    /// Assumed by a plan that the watch has not shown.
+    Unwritten,
+    /// Assumed by the plan in the pod's annotation.
+    Planned,
     Reserved,
     Confirmed,
 }
@@ -38,6 +44,14 @@ pub(crate) struct ModelEntry {
     of_gang: bool,
     /// It requests a share: without one, anybody may have written an unreadable allocation.
     pub(crate) asks: bool,
+    /// The victims of its plan.
+    victims: Vec<PodUid>,
+}
+
+impl ModelEntry {
+    fn by_plan(&self) -> bool {
+        matches!(self.certainty, Certainty::Unwritten | Certainty::Planned)
+    }
 }
 
 /// All that the ledger was given.
@@ -45,8 +59,8 @@ pub(crate) struct ModelEntry {
 pub(crate) struct Reference {
     pub(crate) nodes: BTreeMap<NodeName, Node>,
     pub(crate) pods: BTreeMap<PodUid, ModelEntry>,
-    /// The shapes of pods that were shown, request a share and are not bound.
-    pub(crate) waiting: BTreeMap<PodUid, usize>,
+    /// The pods that were shown, request a share and are not bound.
+    pub(crate) waiting: BTreeMap<PodUid, Pod>,
     /// Those of them that filter refused and that were not requeued since.
     pub(crate) refused: BTreeSet<PodUid>,
     /// Those of them that only filter has shown: the next list may be older than they are.
@@ -78,10 +92,43 @@ impl Reference {
             self.stop_waiting(uid);
         } else {
             self.unlisted.remove(uid);
-            if self.waiting.insert(uid.clone(), pod.shape).is_none() && listed {
+            let known = self.waiting.insert(uid.clone(), pod.clone());
+            if known.is_none() && listed {
                 self.refused.insert(uid.clone());
             }
+            self.follow_plan(uid, shape);
         }
+    }
+
+    /// What the shown plan says counts, unless its pod is being bound.
+    fn follow_plan(&mut self, uid: &PodUid, shape: &Shape) {
+        let plan = self.waiting.get(uid).and_then(Pod::open_plan).cloned();
+        match plan {
+            Some(plan) if !self.has(uid) => self.planned(uid, shape, &plan, Certainty::Planned),
+            Some(_) => {}
+            None => self.forget(uid, Certainty::Planned),
+        }
+    }
+
+    /// A plan assumes what its pod will take once the victims, who still have the CPU, have ended.
+    pub(crate) fn planned(
+        &mut self,
+        uid: &PodUid,
+        shape: &Shape,
+        plan: &PreemptionRecord,
+        certainty: Certainty,
+    ) {
+        let gpus = Some(plan.reserved.clone());
+        self.record(uid, shape, &plan.node, gpus, certainty);
+        let entry = self.pods.get_mut(uid).expect("recorded");
+        entry.apps = 0;
+        entry.victims = plan.victims.iter().map(|one| one.uid.clone()).collect();
+    }
+
+    /// Forgets the pod's entry if it is of this kind.
+    pub(crate) fn forget(&mut self, uid: &PodUid, kind: Certainty) {
+        self.pods
+            .retain(|other, entry| other != uid || entry.certainty != kind);
     }
 
     /// Filter named this node first, and assumed this of its GPUs for the pod.
@@ -115,15 +162,22 @@ impl Reference {
     /// Whether the pod has an entry that is more than assumed.
     pub(crate) fn has(&self, uid: &PodUid) -> bool {
         let entry = self.pods.get(uid);
+        entry.is_some_and(|entry| entry.certainty >= Certainty::Reserved)
+    }
+
+    /// Whether the pod has an entry that filter does not change.
+    pub(crate) fn stays(&self, uid: &PodUid) -> bool {
+        let entry = self.pods.get(uid);
         entry.is_some_and(|entry| entry.certainty != Certainty::Assumed)
     }
 
     /// Filter refused the pod, which our watch may not have shown yet.
-    pub(crate) fn filter_refused(&mut self, uid: &PodUid, shape: usize) {
-        if !self.has(uid) {
+    pub(crate) fn filter_refused(&mut self, uid: &PodUid, pod: &Pod) {
+        if !self.stays(uid) {
             self.pods.remove(uid);
         }
-        if self.waiting.insert(uid.clone(), shape).is_none() {
+        if let Entry::Vacant(unknown) = self.waiting.entry(uid.clone()) {
+            unknown.insert(pod.clone());
             self.unlisted.insert(uid.clone());
         }
         self.refused.insert(uid.clone());
@@ -134,12 +188,12 @@ impl Reference {
         self.stop_waiting(uid);
     }
 
-    /// A list frees what was confirmed and is not in it; a reservation may be
+    /// A list frees what was confirmed or planned and is not in it; a reservation may be
     /// younger than the list.
     pub(crate) fn pods_listed(&mut self, shapes: &[Shape], pods: &BTreeMap<PodUid, Pod>) {
         let listed = |uid: &PodUid| pods.contains_key(uid);
-        let confirmed = |one: &ModelEntry| one.certainty == Certainty::Confirmed;
-        self.pods.retain(|uid, one| !confirmed(one) || listed(uid));
+        let ends = |one: &ModelEntry| one.certainty == Certainty::Confirmed || one.by_plan();
+        self.pods.retain(|uid, one| !ends(one) || listed(uid));
         let younger = std::mem::take(&mut self.unlisted);
         let known = |uid: &PodUid| listed(uid) || younger.contains(uid);
         self.waiting.retain(|uid, _| known(uid));
@@ -157,14 +211,20 @@ impl Reference {
         (entry.gang, entry.of_gang) = (gang, gang);
     }
 
-    pub(crate) fn cancelled(&mut self, uid: &PodUid) {
+    pub(crate) fn cancelled(&mut self, shapes: &[Shape], uid: &PodUid) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        if entry.certainty == Certainty::Reserved && entry.gang {
+        if entry.certainty != Certainty::Reserved {
+            return;
+        }
+        if entry.gang {
             entry.certainty = Certainty::Assumed;
-        } else if entry.certainty == Certainty::Reserved {
+        } else {
             self.pods.remove(uid);
+        }
+        if let Some(shape) = self.waiting.get(uid).map(|pod| pod.shape) {
+            self.follow_plan(uid, &shapes[shape]);
         }
     }
 
@@ -193,6 +253,7 @@ impl Reference {
             gang: false,
             of_gang: false,
             asks: shape.demand.requests_gpu(),
+            victims: Vec::new(),
         };
         self.pods.insert(uid.clone(), entry);
     }
@@ -308,17 +369,50 @@ impl Reference {
         gpu: &GpuUuid,
         without: Option<&PodUid>,
     ) -> (DeviceUse, u32) {
+        let used = self.uses(name, gpu, without);
+        let pods = u32::try_from(used.len()).expect("few");
+        (sum(used.iter().map(|(_, used)| used)), pods)
+    }
+
+    /// Which pods use a GPU of a node, and what.
+    pub(crate) fn uses(
+        &self,
+        name: &NodeName,
+        gpu: &GpuUuid,
+        without: Option<&PodUid>,
+    ) -> Vec<(&PodUid, DeviceUse)> {
         let pods = self.on(name).filter(|(uid, _)| Some(*uid) != without);
-        let here = pods.filter_map(|(_, one)| one.gpus.as_ref()?.get(gpu).copied());
-        let mut used: Vec<DeviceUse> = here.collect();
+        let here = pods.filter_map(|(uid, one)| Some((uid, *one.gpus.as_ref()?.get(gpu)?)));
+        let mut used: Vec<_> = here.collect();
         let orphaned = self.nodes.get(name).map(|node| &node.orphaned);
         for (pod, uuid, memory, cores) in orphaned.into_iter().flatten() {
-            if uuid == gpu && !self.on(name).any(|(uid, _)| uid == pod) {
-                used.push(DeviceUse::new(Mib(*memory), Percent(*cores)));
+            // What is assumed for the pod itself is taken away, but not what is orphaned.
+            let is_left = Some(pod) == without && !self.has(pod);
+            if uuid == gpu && (is_left || !self.on(name).any(|(uid, _)| uid == pod)) {
+                used.push((pod, DeviceUse::new(Mib(*memory), Percent(*cores))));
             }
         }
-        let pods = u32::try_from(used.len()).expect("few");
-        (sum(&used), pods)
+        used
+    }
+
+    /// These sums, in which what victims still hold of their preemptor's share counts once.
+    pub(crate) fn counted_once(
+        &self,
+        name: &NodeName,
+        gpu: &GpuUuid,
+        (mut all, mut pods): (DeviceUse, u32),
+    ) -> (DeviceUse, u32) {
+        for (_, plan) in self.on(name).filter(|(_, one)| !one.victims.is_empty()) {
+            let mut held = self.uses(name, gpu, None);
+            held.retain(|(uid, _)| plan.victims.contains(uid));
+            let reserved = plan.gpus.as_ref().and_then(|gpus| gpus.get(gpu));
+            if let Some(reserved) = reserved.filter(|_| !held.is_empty()) {
+                let held = sum(held.iter().map(|(_, used)| used));
+                all = all.less(reserved.overlap(held));
+                pods -= 1;
+            }
+        }
+        (all, pods)
     }
 
     /// Whether the node can take this pod, by trying every GPU, without what is assumed for it; `None`
@@ -369,9 +463,12 @@ impl Reference {
         (most * count <= memory).then_some(true)
     }
 
-    /// What the quota leaves of memory and of compute beside the other pods.
+    /// What the quota leaves of memory and of compute beside the other pods. Plans are not charged.
     fn left_without(&self, without: Option<&PodUid>) -> [u64; 2] {
-        let pods = || self.pods.iter().filter(|(uid, _)| Some(*uid) != without);
+        let pods = || {
+            let pods = self.pods.iter();
+            pods.filter(|(uid, entry)| Some(*uid) != without && !entry.by_plan())
+        };
         let known = pods().all(|(_, entry)| entry.gpus.is_some());
         let gpus = pods().flat_map(|(_, entry)| &entry.gpus);
         let used = sum(gpus.flat_map(DeviceUses::values));
@@ -386,7 +483,7 @@ impl Reference {
     }
 }
 
-fn sum<'u>(all: impl IntoIterator<Item = &'u DeviceUse>) -> DeviceUse {
+pub(crate) fn sum<'u>(all: impl IntoIterator<Item = &'u DeviceUse>) -> DeviceUse {
     let all = all.into_iter().copied();
     all.fold(DeviceUse::default(), DeviceUse::with)
 }

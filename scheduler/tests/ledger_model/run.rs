@@ -1,15 +1,17 @@
-//! Random operations on the world, on the events of its watches and on Bindings. Equal seeds give
-//! equal runs.
+//! Random operations on the world, on the events of its watches, on the lease, and on Bindings,
+//! resizes and preemption plans. Equal seeds give equal runs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::{Allocation, NodeName, PodUid};
 use aliquot_scheduler::ledger_cache::pending_pods::CLAIM_LIFETIME;
 use fastrand::Rng;
 
 use crate::shapes;
-use crate::system::System;
+use crate::system::{SETTLING, System};
 use crate::world::{Node, Pod, Store};
 
 const NODES: u8 = 4;
@@ -36,6 +38,10 @@ pub(crate) struct Run {
     nodes: Store<NodeName, Node>,
     bindings: Vec<PendingBinding>,
     resizes: Vec<PendingResize>,
+    /// Plans whose write is not answered.
+    plans: Vec<(PodUid, PreemptionRecord)>,
+    /// This replica may send.
+    leads: bool,
     /// Bindings and resizes of killed processes, which may still arrive.
     orphans: Vec<PendingBinding>,
     orphaned_resizes: Vec<PendingResize>,
@@ -56,6 +62,8 @@ impl Run {
             nodes: Store::default(),
             bindings: Vec::new(),
             resizes: Vec::new(),
+            plans: Vec::new(),
+            leads: false,
             orphans: Vec::new(),
             orphaned_resizes: Vec::new(),
             settled: Vec::new(),
@@ -73,13 +81,16 @@ impl Run {
     /// One operation and the comparison after it.
     pub(crate) async fn step(&mut self) {
         self.steps += 1;
-        match self.rng.u32(..1100) {
+        let leads = self.system.leader.leads();
+        assert_eq!(leads, self.leads, "nothing is allocated without the lead");
+        match self.rng.u32(..1150) {
             0..150 => self.create(),
             150..420 => self.deliver_pod(),
             420..440 => self.deliver_node(),
-            440..560 => self.reserve(),
-            560..700 => self.post(),
-            700..760 => self.filter(),
+            440..560 if leads => self.reserve(),
+            560..700 if leads => self.post(),
+            700..760 if leads => self.filter(),
+            440..760 => self.bound_by_leader(),
             760..850 => self.end(),
             850..880 => self.bound_by_others(),
             880..900 => self.late_binding(),
@@ -90,6 +101,9 @@ impl Run {
             970..972 => self.restart(),
             972..980 => self.audit(),
             980..985 => self.change_quota(),
+            _ if !leads => self.lead().await,
+            985..987 => self.lose_lead(),
+            987..1020 => self.preempt(),
             _ if self.rng.u8(..8) > 0 => self.resize(),
             _ => self.wait_and_requeue().await,
         }
@@ -129,6 +143,7 @@ impl Run {
             ended: false,
             generation: 0,
             to: None,
+            plan: None,
         };
         self.pods.put(&uid, pod);
     }
@@ -180,14 +195,15 @@ impl Run {
         }
     }
 
-    /// The API server's response to a Binding: bound, or definitely not.
-    fn commit(&mut self, binding: &PendingBinding) -> bool {
+    /// The API server's response to a Binding, or without the lead to a GET: bound, or definitely
+    /// not.
+    fn commit(&mut self, binding: &PendingBinding, leads: bool) -> bool {
         let Some(pod) = self.pods.objects.get(&binding.uid) else {
             return false;
         };
         let given = Some(Ok(binding.given.clone()));
         let node = binding.given.node.clone();
-        if pod.node.is_none() {
+        if leads && pod.node.is_none() {
             self.pods.change(&binding.uid, |pod| {
                 (pod.node, pod.given) = (Some(node), given);
             });
@@ -205,7 +221,7 @@ impl Run {
         let at = self.rng.usize(..self.bindings.len());
         let binding = self.bindings.swap_remove(at);
         let arrives = self.rng.u8(..8) > 0;
-        let bound = arrives && self.commit(&binding);
+        let bound = arrives && self.commit(&binding, true);
         let answered = arrives && self.rng.u8(..4) > 0;
         match (answered, bound) {
             (false, _) => self.bindings.push(binding),
@@ -216,10 +232,10 @@ impl Run {
 
     fn late_binding(&mut self) {
         if let Some(binding) = self.orphans.pop() {
-            self.commit(&binding);
+            self.commit(&binding, true);
         }
         if let Some(resize) = self.orphaned_resizes.pop() {
-            self.commit_resize(&resize);
+            self.commit_resize(&resize, true);
         }
     }
 
@@ -266,10 +282,10 @@ impl Run {
         }
     }
 
-    /// The API server's response to a resize: written, or definitely not.
-    fn commit_resize(&mut self, resize: &PendingResize) -> bool {
+    /// The same for a resize: written, or definitely not.
+    fn commit_resize(&mut self, resize: &PendingResize, leads: bool) -> bool {
         let now = self.pods.objects.get(&resize.uid);
-        let unchanged = now == Some(&resize.before);
+        let unchanged = leads && now == Some(&resize.before);
         if unchanged {
             self.pods
                 .change(&resize.uid, |pod| *pod = resize.after.clone());
@@ -287,13 +303,121 @@ impl Run {
         let at = self.rng.usize(..self.resizes.len());
         let resize = self.resizes.swap_remove(at);
         let arrives = self.rng.u8(..8) > 0;
-        let written = arrives && self.commit_resize(&resize);
+        let written = arrives && self.commit_resize(&resize, true);
         let answered = arrives && self.rng.u8(..4) > 0;
         match (answered, written) {
             (false, _) => self.resizes.push(resize),
             (true, true) => {}
             (true, false) => self.system.end_resize(&resize.uid, resize.after.generation),
         }
+    }
+
+    /// A step of some preemption: a plan is made, written or withdrawn, or a victim ends.
+    fn preempt(&mut self) {
+        match self.rng.u8(..8) {
+            0..3 => self.plan(),
+            3..5 => self.write_plan(),
+            5 => self.withdraw(),
+            _ => self.evict(),
+        }
+    }
+
+    fn plan(&mut self) {
+        let refused = self.rng.choice(&self.system.reference.refused).cloned();
+        let Some(uid) = refused else { return };
+        // A pod has one plan at a time.
+        let pods = &self.pods.objects;
+        let has_plan = pods.get(&uid).is_none_or(|pod| pod.plan.is_some());
+        if has_plan || self.plans.iter().any(|(other, _)| *other == uid) {
+            return;
+        }
+        let pending = pods.values().filter(|pod| pod.pending());
+        let written = pending.filter_map(Pod::open_plan);
+        let all = written.chain(self.plans.iter().map(|(_, plan)| plan));
+        let others: Vec<_> = all.cloned().map(Arc::new).collect();
+        if let Some(plan) = self.system.plan(&uid, &others) {
+            self.plans.push((uid, plan));
+        }
+    }
+
+    /// A plan is written on its pod; the answer may get lost, and then it is written again.
+    fn write_plan(&mut self) {
+        let Some((uid, plan)) = self.plans.pop() else {
+            return;
+        };
+        let is_rejected = self.rng.u8(..8) == 0;
+        if is_rejected || !self.pods.objects.contains_key(&uid) {
+            return self.system.forget_unwritten(&uid);
+        }
+        self.pods.change(&uid, |pod| pod.plan = Some(plan.clone()));
+        if self.rng.u8(..4) == 0 {
+            self.plans.push((uid, plan));
+        }
+    }
+
+    /// A plan is given up, or removed from its pod.
+    fn withdraw(&mut self) {
+        if let Some((uid, pod)) = self.any(|pod| pod.open_plan().is_some()) {
+            let closed = pod.plan.map(|plan| plan.given_up(0));
+            let closed = closed.filter(|_| self.rng.bool());
+            self.pods.change(&uid, |pod| pod.plan = closed);
+            self.system.forget_unwritten(&uid);
+        }
+    }
+
+    /// One victim of a plan is gone.
+    fn evict(&mut self) {
+        let planned = self.any(|pod| pod.open_plan().is_some());
+        let plan = planned.and_then(|(_, pod)| pod.plan);
+        let victims = plan.into_iter().flat_map(|plan| plan.victims);
+        for victim in victims {
+            if self.pods.objects.contains_key(&victim.uid) {
+                return self.pods.delete(&victim.uid);
+            }
+        }
+    }
+
+    /// Another replica leads: this one sends nothing more, and asks what has arrived.
+    fn lose_lead(&mut self) {
+        self.system.show_lease_of("pod-b_1");
+        self.leads = false;
+        self.end_calls(false);
+        self.plans.clear();
+        for uid in self.pods.objects.keys() {
+            self.system.forget_unwritten(uid);
+        }
+    }
+
+    /// The other replica binds a pod, by its own ledger.
+    fn bound_by_leader(&mut self) {
+        let Some((uid, pod)) = self.any(Pod::pending) else {
+            return;
+        };
+        let node = self.name();
+        let other = self.system.fresh(&self.pods.objects, &self.nodes.objects);
+        let demand = &self.system.shapes[pod.shape].demand;
+        if let Ok(given) = other.reserve(&uid, &"d".into(), &node, demand) {
+            let given = Some(Ok(given));
+            self.pods
+                .change(&uid, |pod| (pod.node, pod.given) = (Some(node), given));
+        }
+    }
+
+    /// This replica has the lease again. It leads once a list has shown what the other one bound,
+    /// and then its ledger is that of the watches.
+    async fn lead(&mut self) {
+        self.system.show_lease_of("pod-a_1");
+        assert!(!self.system.leader.leads(), "before the list");
+        tokio::time::advance(SETTLING).await;
+        self.list_nodes();
+        self.list_pods();
+        self.leads = true;
+        self.audit();
+        self.system.expire();
+        let fresh = self.system.fresh(&self.pods.objects, &self.nodes.objects);
+        let ours = self.system.cache.read(Clone::clone);
+        let same = fresh.read(|fresh| *fresh == ours);
+        assert!(same, "the ledger is not that of the watches");
     }
 
     /// By the default scheduler, by hand, by another release of ours.
@@ -380,6 +504,7 @@ impl Run {
         self.system.restart();
         self.orphans.append(&mut self.bindings);
         self.orphaned_resizes.append(&mut self.resizes);
+        self.plans.clear();
         self.settled.clear();
         self.system.quota(self.limits);
         self.list_nodes();
@@ -411,20 +536,28 @@ impl Run {
         self.system.requeue();
     }
 
-    /// At the end every event is delivered and every call answered: the ledger is that of a new
-    /// process, and no pod is only reserved.
-    pub(crate) fn settle(&mut self) {
+    /// Every call is answered.
+    fn end_calls(&mut self, leads: bool) {
         for binding in std::mem::take(&mut self.bindings) {
-            if self.commit(&binding) {
+            if self.commit(&binding, leads) {
                 self.settled.push(binding.uid);
             } else {
                 self.system.cancel(&binding.uid);
             }
         }
         for resize in std::mem::take(&mut self.resizes) {
-            if !self.commit_resize(&resize) {
+            if !self.commit_resize(&resize, leads) {
                 self.system.end_resize(&resize.uid, resize.after.generation);
             }
+        }
+    }
+
+    /// At the end every event is delivered and every call answered: the ledger is that of a new
+    /// process, and no pod is only reserved.
+    pub(crate) fn settle(&mut self) {
+        self.end_calls(true);
+        while !self.plans.is_empty() {
+            self.write_plan();
         }
         while let Some((uid, event)) = self.pods.coming.pop_front() {
             self.system.pod_event(&uid, &event);

@@ -1,10 +1,12 @@
 //! The ledger cache and the reference model: both get every event, and then they must be equal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
-use aliquot_core::ledger::{NotReserved, NotResized, Phase};
+use aliquot_core::ledger::{By, NotReserved, NotResized, Phase};
+use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::refusal::Reason;
 use aliquot_core::resize::{ResizeRequest, Resized};
 use aliquot_core::score::Policies;
@@ -14,24 +16,34 @@ use aliquot_core::{
 };
 use aliquot_k8s::pod::Settings;
 use aliquot_k8s::view::PodView;
-use aliquot_k8s::watch::Index;
+use aliquot_k8s::watch::{Freshness, Index};
+use aliquot_scheduler::leader::{Leader, Leadership};
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
 use aliquot_scheduler::ledger_cache::gangs::GangName;
 use aliquot_scheduler::ledger_cache::pending_pods::PendingPod;
+use aliquot_scheduler::preempt;
 use aliquot_scheduler::requeue::take_requeueable;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as api;
+use serde_json::json;
 use tokio::time::Instant;
 
-use crate::reference::{Certainty, Reference};
+use crate::reference::{self, Certainty, Reference};
 use crate::shapes::{CPU, Shape};
 use crate::world::{self, Event, Node, Pod};
+
+/// How long an old leader's last request can take.
+pub(crate) const SETTLING: Duration = Duration::from_secs(3);
 
 /// Both, and a snapshot with its content at the time when it was taken.
 pub(crate) struct System {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) cache: LedgerCache,
     pub(crate) reference: Reference,
+    leadership: Arc<Leadership>,
+    /// By the lease and the last list of pods.
+    pub(crate) leader: Leader,
     pub(crate) names: Vec<NodeName>,
     /// The same, as in a call.
     texts: Vec<String>,
@@ -47,10 +59,13 @@ fn content(cluster: &Cluster) -> Vec<(usize, NodeName, NodeState)> {
 
 impl System {
     pub(crate) fn new(shapes: Vec<Shape>, names: Vec<NodeName>) -> Self {
+        let leadership = Arc::new(Leadership::new("pod-a".to_owned(), SETTLING));
         Self {
             shapes,
             cache: LedgerCache::new(Settings::default(), Policies::default()),
             reference: Reference::default(),
+            leader: Leader::new(leadership.clone(), Freshness::default()),
+            leadership,
             texts: names.iter().map(ToString::to_string).collect(),
             names,
             snapshot: (Cluster::default(), Vec::new()),
@@ -61,6 +76,30 @@ impl System {
     pub(crate) fn restart(&mut self) {
         self.cache = LedgerCache::new(Settings::default(), Policies::default());
         self.reference = Reference::default();
+    }
+
+    /// A kube-scheduler acquires the lease.
+    pub(crate) fn show_lease_of(&self, holder: &str) {
+        // A time to come counts as now, and the lease need not be renewed.
+        let time = "2100-01-01T00:00:00.000000Z";
+        let spec = json!({"holderIdentity": holder, "acquireTime": time, "renewTime": time});
+        let lease = serde_json::from_value(json!({ "spec": spec })).expect("a Lease");
+        Index::<Lease>::apply(&*self.leadership, lease);
+    }
+
+    /// The ledger of a process that starts now.
+    pub(crate) fn fresh(
+        &self,
+        pods: &BTreeMap<PodUid, Pod>,
+        nodes: &BTreeMap<NodeName, Node>,
+    ) -> LedgerCache {
+        let cache = LedgerCache::new(Settings::default(), Policies::default());
+        set_quota(&cache, self.reference.limits);
+        let object = |(name, node)| world::node_object(name, node);
+        Index::<api::Node>::reset(&cache, nodes.iter().map(object).collect());
+        let object = |(uid, pod)| world::pod_object(&self.shapes, uid, pod);
+        Index::<PodView>::reset(&cache, pods.iter().map(object).collect());
+        cache
     }
 
     pub(crate) fn pod_event(&mut self, uid: &PodUid, event: &Event<Pod>) {
@@ -81,6 +120,8 @@ impl System {
     pub(crate) fn pod_list(&mut self, pods: &BTreeMap<PodUid, Pod>) {
         let object = |(uid, pod)| world::pod_object(&self.shapes, uid, pod);
         Index::<PodView>::reset(&self.cache, pods.iter().map(object).collect());
+        let listed = Freshness::complete(Instant::now());
+        self.leader = Leader::new(self.leadership.clone(), listed);
         self.reference.pods_listed(&self.shapes, pods);
     }
 
@@ -105,18 +146,54 @@ impl System {
 
     /// The namespace's quota on memory and compute, if it has any.
     pub(crate) fn quota(&mut self, limits: [Option<u64>; 2]) {
-        let object = world::quota_object(limits);
-        if limits == [None, None] {
-            Index::<api::ResourceQuota>::delete(&self.cache, object);
-        } else {
-            Index::<api::ResourceQuota>::apply(&self.cache, object);
-        }
+        set_quota(&self.cache, limits);
         self.reference.limits = limits;
     }
 
     pub(crate) fn cancel(&mut self, uid: &PodUid) {
         self.cache.cancel(uid);
-        self.reference.cancelled(uid);
+        self.reference.cancelled(&self.shapes, uid);
+    }
+
+    /// Makes a plan: no other has its victims, and what it reserves is promised to nobody else.
+    pub(crate) fn plan(
+        &mut self,
+        uid: &PodUid,
+        others: &[Arc<PreemptionRecord>],
+    ) -> Option<PreemptionRecord> {
+        let waiting = self.cache.pending(uid).expect("refused");
+        let plan = preempt::reserve_plan(&self.cache, uid, &waiting, (others, &[]), 0);
+        let plan = plan.ok()??;
+        let of_others = others.iter().flat_map(|other| &other.victims);
+        let mut ending: Vec<&PodUid> = of_others.map(|victim| &victim.uid).collect();
+        for victim in plan.victims.iter().map(|victim| &victim.uid) {
+            let entry = &self.reference.pods[victim];
+            let found = (&entry.node, entry.certainty);
+            assert_eq!(found, (&plan.node, Certainty::Confirmed), "{victim}");
+            assert!(world::priority(victim) < world::priority(uid), "{victim}");
+            assert!(!ending.contains(&victim), "{victim} has two preemptors");
+        }
+        ending.extend(plan.victims.iter().map(|victim| &victim.uid));
+        let shape = &self.shapes[self.reference.waiting[uid].shape];
+        self.reference
+            .planned(uid, shape, &plan, Certainty::Unwritten);
+        for gpu in &self.reference.nodes[&plan.node].gpus {
+            let mut used = self.reference.uses(&plan.node, &gpu.uuid, None);
+            used.retain(|(one, _)| !ending.contains(one));
+            if used.iter().any(|(one, _)| *one == uid) {
+                let all = reference::sum(used.iter().map(|(_, one)| one));
+                let fits = all.replicas <= gpu.replicas && all.memory <= Mib(gpu.memory);
+                let fits = fits && all.cores <= Percent(100) && (!all.alone || used.len() == 1);
+                assert!(fits, "{uid} and others: {used:?} of {gpu:?}");
+            }
+        }
+        Some(plan)
+    }
+
+    /// The pod's plan is not written, or given up before the watch has shown it.
+    pub(crate) fn forget_unwritten(&mut self, uid: &PodUid) {
+        self.cache.forget_unwritten_plan(uid);
+        self.reference.forget(uid, Certainty::Unwritten);
     }
 
     /// Decides on a resize, which must be granted exactly where the model allows it.
@@ -235,20 +312,20 @@ impl System {
             name: "g".to_owned(),
         };
         let of_gang = uid.as_str().ends_with(['0', '2', '4', '6', '8']);
-        let pod = FilteredPod {
+        let filtered = FilteredPod {
             uid,
             namespace: &Namespace::from("d"),
             demand: &demand,
             gang: of_gang.then_some(&gang),
         };
         let all = self.texts.len();
-        let best = self.cache.lock().best(pod, &self.texts, all);
+        let best = self.cache.lock().best(filtered, &self.texts, all);
         let Ok(fitting) = best else {
             self.check_fitting(uid, shape, &[]);
             let mut waiting = PendingPod::read(&object, demand.clone(), true);
             waiting.offered = self.cache.snapshot().set(&self.texts);
             self.cache.lock().refuse(uid, waiting);
-            self.reference.filter_refused(uid, shape);
+            self.reference.filter_refused(uid, pod);
             return;
         };
         self.check_fitting(uid, shape, &fitting);
@@ -258,8 +335,8 @@ impl System {
         } else {
             fitting.clone()
         };
-        assert_eq!(self.cache.lock().assume(pod, fitting), Ok(named));
-        if self.reference.has(uid) {
+        assert_eq!(self.cache.lock().assume(filtered, fitting), Ok(named));
+        if self.reference.stays(uid) {
             if of_gang {
                 self.reference.gang_filtered(uid);
             }
@@ -305,7 +382,7 @@ impl System {
             return;
         }
         for uid in &self.reference.refused {
-            let shape = &self.shapes[self.reference.waiting[uid]];
+            let shape = &self.shapes[self.reference.waiting[uid].shape];
             let reserved = self.reference.has(uid);
             let fits = self
                 .names
@@ -368,7 +445,9 @@ impl System {
             let entry = ledger.pod_entry(uid).or_else(|| ledger.assumed(uid));
             let entry = entry.unwrap_or_else(|| panic!("{uid} lost"));
             assert_eq!(entry.node, expected.node, "{uid}");
-            let certainty = match entry.phase {
+            let certainty = match &entry.phase {
+                Phase::Assumed(By::Plan { recorded: true, .. }) => Certainty::Planned,
+                Phase::Assumed(By::Plan { .. }) => Certainty::Unwritten,
                 Phase::Assumed(_) => Certainty::Assumed,
                 Phase::Binding(_) => Certainty::Reserved,
                 Phase::Bound => Certainty::Confirmed,
@@ -411,12 +490,24 @@ impl System {
             .then_some(Reason::NodeAllocationUnreadable);
         assert_eq!(state.closed, unreadable, "{name}");
         assert_eq!(state.devices.len(), node.gpus.len(), "{name}");
-        for (device, expected) in state.devices.iter().zip(&node.gpus) {
+        for (place, (device, expected)) in state.devices.iter().zip(&node.gpus).enumerate() {
             assert_eq!(device.closed.is_none(), expected.open(), "{expected:?}");
             let found = (device.allocated.used, device.allocated.pods);
             let sums = model.sum(name, &expected.uuid);
             assert_eq!(found, sums, "{expected:?}");
+            let once = state.counted_once(place);
+            let expected_once = model.counted_once(name, &expected.uuid, sums);
+            assert_eq!((once.used, once.pods), expected_once, "{expected:?}");
         }
+    }
+}
+
+fn set_quota(cache: &LedgerCache, limits: [Option<u64>; 2]) {
+    let object = world::quota_object(limits);
+    if limits == [None, None] {
+        Index::<api::ResourceQuota>::delete(cache, object);
+    } else {
+        Index::<api::ResourceQuota>::apply(cache, object);
     }
 }
 

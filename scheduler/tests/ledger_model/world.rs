@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, OrphanedShare};
+use aliquot_core::preemption::PreemptionRecord;
+use aliquot_core::preemption::record::{PREEMPTION, PlanState};
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 use aliquot_k8s::view::PodView;
@@ -23,6 +25,8 @@ pub(crate) struct Pod {
     pub(crate) generation: u64,
     /// What its node shall enforce, where that is less than is allocated.
     pub(crate) to: Option<Allocation>,
+    /// The preemption plan in its annotation.
+    pub(crate) plan: Option<PreemptionRecord>,
 }
 
 impl Pod {
@@ -30,6 +34,17 @@ impl Pod {
     pub(crate) fn pending(&self) -> bool {
         self.node.is_none() && !self.ended
     }
+
+    pub(crate) fn open_plan(&self) -> Option<&PreemptionRecord> {
+        let plan = self.plan.as_ref();
+        plan.filter(|plan| plan.state == PlanState::Open)
+    }
+}
+
+/// `spec.priority`, by the last digit of the pod's number.
+pub(crate) fn priority(uid: &PodUid) -> i32 {
+    let last = uid.as_str().bytes().next_back();
+    i32::from(last.unwrap_or_default() % 4)
 }
 
 /// A GPU as its agent published it.
@@ -131,6 +146,7 @@ pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> PodView {
     object.metadata.uid = Some(uid.to_string());
     if let Some(spec) = &mut object.spec {
         spec.node_name = pod.node.as_ref().map(ToString::to_string);
+        spec.priority = Some(priority(uid));
     }
     if let Some(given) = &pod.given {
         let text = match given {
@@ -145,6 +161,11 @@ pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> PodView {
             "message": "", "request": ""});
         let annotations = object.metadata.annotations.get_or_insert_default();
         annotations.insert(RESIZE_STATUS.to_owned(), status.to_string());
+    }
+    if let Some(plan) = &pod.plan {
+        let text = plan.encode().expect("can be written");
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(PREEMPTION.to_owned(), text);
     }
     if let (true, Some(status)) = (pod.ended, &mut object.status) {
         status.phase = Some("Succeeded".to_owned());
