@@ -46,11 +46,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Explain(flags) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Resize(flags) => print(&runtime()?.block_on(flags.run())?)?,
         Command::Top(flags) => {
-            let note = |text: &str| eprintln!("{text}");
             print(&runtime()?.block_on(flags.run(&note))?)?;
         }
         Command::Dashboard(flags) => {
-            let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
         Command::Preflight(flags) => {
@@ -65,7 +63,6 @@ fn run(command: Command) -> Result<ExitCode> {
 async fn diagnose(flags: Doctor) -> Result<ExitCode> {
     let (report, output) = match &flags.what {
         None => {
-            let note = |text: &str| eprintln!("{text}");
             let (report, code) = Box::pin(flags.run(note)).await?;
             return shown(&report, code, flags.common.output);
         }

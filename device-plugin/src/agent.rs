@@ -481,7 +481,12 @@ async fn readings(driver: &Arc<dyn Driver>) -> Result<Readings, AgentError> {
 
 fn log_driver_problems(facts: &nvml::DriverInventory) {
     for note in &facts.notes {
-        tracing::warn!(gpu = note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
+        tracing::warn!(
+            gpu = note.gpu,
+            call = note.call,
+            problem = note.problem,
+            "the NVIDIA driver did not answer a call; what it would have reported is unknown"
+        );
     }
 }
 
