@@ -53,11 +53,8 @@ pub(crate) fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), Machine
         let error = format!("unknown field {field:?}; expected one of: {names}");
         return Err(MachineError(error));
     };
-    try_set(gpu, field, value).ok_or_else(|| {
-        MachineError(format!(
-            "{field}: {value:?} is invalid; expected: {expected}"
-        ))
-    })
+    let error = || format!("{field}: {value:?} is invalid; expected: {expected}");
+    try_set(gpu, field, value).ok_or_else(|| MachineError(error()))
 }
 
 /// Declares the fields: name, what it accepts, and how it is set.

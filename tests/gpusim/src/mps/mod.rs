@@ -1,7 +1,6 @@
 //! NVIDIA's MPS as its owner sees it: a control daemon with its pipe directory and commands, and
 //! the servers that it starts. The clients' side is in the simulated CUDA driver.
 
-mod command;
 pub mod control;
 mod daemon;
 mod log;
