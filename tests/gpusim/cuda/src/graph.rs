@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use crate::capture::{Node, Work};
-use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
+use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::ContextRef;
 use crate::driver::Driver;
 use crate::exports::launch;
@@ -70,10 +70,7 @@ impl ExecutableGraph {
         let mut work = 0_u64;
         for node in &self.nodes {
             if let Work::Kernel { function } = node.work {
-                let known = driver
-                    .objects
-                    .functions
-                    .get(function, ERROR_INVALID_HANDLE)?;
+                let known = driver.objects.functions.get(function)?;
                 context.owner().prepare_launch(driver, known.local_bytes)?;
                 work = work.saturating_add(launch::draw(&known, context.gpu_index));
             }

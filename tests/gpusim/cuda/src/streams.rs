@@ -9,7 +9,6 @@ use std::thread::ThreadId;
 use parking_lot::Mutex;
 
 use crate::capture::{self, Capture, Node};
-use crate::codes::ERROR_INVALID_HANDLE;
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::Answer;
@@ -204,7 +203,7 @@ pub(crate) fn find(stream: Handle, own: bool) -> Answer<Arc<Stream>> {
         LEGACY => None,
         PER_THREAD => Some(std::thread::current().id()),
         0 => own.then(|| std::thread::current().id()),
-        handle => return driver()?.objects.streams.get(handle, ERROR_INVALID_HANDLE),
+        handle => return driver()?.objects.streams.get(handle),
     };
     let context = current()?;
     let mut streams = context.defaults.streams.lock();

@@ -96,11 +96,11 @@ calls! { CALLS:
 fn destroy(event: Handle) -> Answer {
     current()?;
     let events = &driver()?.objects.events;
-    events.remove(event, ERROR_INVALID_HANDLE).map(|_| ())
+    events.remove(event).map(|_| ())
 }
 
 fn find(event: Handle) -> Answer<Arc<Event>> {
-    driver()?.objects.events.get(event, ERROR_INVALID_HANDLE)
+    driver()?.objects.events.get(event)
 }
 
 fn record(event: Handle, stream: Handle, own: bool) -> Answer {

@@ -54,12 +54,12 @@ pub(super) fn launch(
     let driver = driver()?;
     let stream = streams::find(stream, own)?;
     let functions = &driver.objects.functions;
-    let (function, known) = if let Ok(known) = functions.get(function, ERROR_INVALID_HANDLE) {
+    let (function, known) = if let Ok(known) = functions.get(function) {
         (function, known)
     } else {
         let found = library::function_in(function, stream.context)?;
         let function = found.ok_or(ERROR_INVALID_HANDLE)?;
-        (function, functions.get(function, ERROR_INVALID_HANDLE)?)
+        (function, functions.get(function)?)
     };
     let threads = check(shape)?;
     let gpu_index = stream.context.gpu_index;

@@ -7,8 +7,8 @@ use std::ffi::c_void;
 
 use crate::calls::calls;
 use crate::codes::{
-    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE,
-    ERROR_NOT_FOUND, ERROR_NOT_PERMITTED,
+    ERROR_FILE_NOT_FOUND, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND,
+    ERROR_NOT_PERMITTED,
 };
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
@@ -62,7 +62,7 @@ calls! { CALLS:
 
     cuModuleUnload 2000 cuModuleUnload(module: Handle) {
         current()?;
-        if driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?.of_library {
+        if driver()?.objects.modules.get(module)?.of_library {
             return Err(ERROR_NOT_PERMITTED);
         }
         end(module)
@@ -79,16 +79,16 @@ calls! { CALLS:
     }
 
     cuFuncGetAttribute 2020 cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
-        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        let known = driver()?.objects.functions.get(function)?;
         value.put(attribute_of(known.local_bytes, attribute)?)
     }
 
     cuFuncSetAttribute 9000 cuFuncSetAttribute(function: Handle, _attribute: u32, _value: i32) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.functions.get(function).map(|_| ())
     }
 
     cuFuncSetCacheConfig 3000 cuFuncSetCacheConfig(function: Handle, _config: u32) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.functions.get(function).map(|_| ())
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn local_bytes(name: &str) -> u32 {
 /// A function of a module.
 pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     let objects = &driver()?.objects;
-    let known = objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+    let known = objects.modules.get(module)?;
     let missing = known
         .entries
         .as_ref()
@@ -139,7 +139,7 @@ pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
 /// Unloads a module.
 pub(crate) fn end(module: Handle) -> Answer {
     let objects = &driver()?.objects;
-    let gone = objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+    let gone = objects.modules.remove(module)?;
     add_code(gone.context, |code| code.saturating_sub(gone.bytes))?;
     objects
         .functions

@@ -2,9 +2,7 @@
 
 use crate::calls::calls;
 use crate::capture;
-use crate::codes::{
-    ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED,
-};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED};
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, as_pointer};
@@ -103,7 +101,7 @@ fn create(out: &Out<Handle>, context: ContextRef, flags: u32, priority: i32) -> 
 fn destroy(stream: Handle) -> Answer {
     current()?;
     let streams = &driver()?.objects.streams;
-    let gone = streams.remove(stream, ERROR_INVALID_HANDLE)?;
+    let gone = streams.remove(stream)?;
     if let Some(capture) = gone.capture.lock().take() {
         let _ = capture.end();
     }
