@@ -281,14 +281,6 @@ impl Driver {
         &self.member
     }
 
-    /// Counts a launch.
-    pub(crate) fn count_launch(&self, gpu_index: usize) {
-        self.member
-            .counters(gpu_index)
-            .launches
-            .fetch_add(1, Relaxed);
-    }
-
     /// Charges bytes of a GPU to this process.
     pub(crate) fn charge(&self, gpu_index: usize, bytes: u64) -> Answer {
         let capacity = self.facts(gpu_index).capacity;
@@ -326,22 +318,6 @@ impl Driver {
         limits.fold((free, total), |(free, total), (left, all)| {
             (free.min(left), total.min(all))
         })
-    }
-
-    /// Counts the requested bytes, apart from the bytes charged for them.
-    pub(crate) fn count_request(&self, gpu_index: usize, bytes: u64) {
-        self.member
-            .counters(gpu_index)
-            .requested
-            .fetch_add(bytes, Relaxed);
-    }
-
-    /// Undoes `count_request`.
-    pub(crate) fn uncount_request(&self, gpu_index: usize, bytes: u64) {
-        self.member
-            .counters(gpu_index)
-            .requested
-            .fetch_sub(bytes, Relaxed);
     }
 
     /// Counts bytes that were imported from another process, which is charged for them.

@@ -107,7 +107,7 @@ impl GraphMemoryByGpu {
                     return Err(ERROR_INVALID_VALUE);
                 }
                 driver.heap.remove(address, is_graphs);
-                self.record_freed(driver, gpu_index, live.size);
+                self.record_freed(gpu_index, live.size);
             }
         }
         self.grow(driver, nodes)?;
@@ -120,14 +120,13 @@ impl GraphMemoryByGpu {
                 } => {
                     let kind = Kind::Graph { gpu_index };
                     driver.heap.add(address, bytes, kind, Some(context));
-                    driver.count_request(gpu_index, bytes);
                     self.with(gpu_index, |reserve| reserve.used += whole(bytes));
                 }
                 Work::Free { address } => {
                     let gone = driver.heap.remove(address, is_graphs);
                     let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
                     if let Kind::Graph { gpu_index } = gone.kind {
-                        self.record_freed(driver, gpu_index, gone.size);
+                        self.record_freed(gpu_index, gone.size);
                     }
                 }
                 _ => {}
@@ -163,8 +162,7 @@ impl GraphMemoryByGpu {
     }
 
     /// An allocation of a graph was freed; the GPU gets it back when it is trimmed.
-    pub(crate) fn record_freed(&self, driver: &Driver, gpu_index: usize, bytes: u64) {
-        driver.uncount_request(gpu_index, bytes);
+    pub(crate) fn record_freed(&self, gpu_index: usize, bytes: u64) {
         self.with(gpu_index, |reserve| {
             reserve.used = reserve.used.saturating_sub(whole(bytes));
         });

@@ -105,7 +105,6 @@ impl Heap {
             let bytes = bytes.ok_or(ERROR_OUT_OF_MEMORY)?;
             (allocate_blocks(driver, gpu_index, bytes)?, bytes)
         };
-        driver.count_request(gpu_index, size);
         self.insert(base, size, blocks, Kind::Device, Some(context));
         Ok(base)
     }
@@ -256,7 +255,6 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
             let Some(context) = gone.context else {
                 return;
             };
-            driver.uncount_request(context.gpu_index, gone.size);
             if gone.number != 0 {
                 let member = driver.member();
                 member.release_shared(context.gpu_index, gone.number, gone.blocks);
@@ -282,9 +280,7 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 driver.member().unshare(context.gpu_index, gone.number);
             }
         }
-        Kind::Graph { gpu_index } => driver
-            .graph_memory
-            .record_freed(driver, gpu_index, gone.size),
+        Kind::Graph { gpu_index } => driver.graph_memory.record_freed(gpu_index, gone.size),
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);
             driver

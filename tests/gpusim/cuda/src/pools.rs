@@ -210,15 +210,14 @@ impl Pools {
         let bytes = size
             .checked_next_multiple_of(PART)
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        let (gpu_index, managed) = self.with(handle, |pool| {
+        let managed = self.with(handle, |pool| {
             pool.grow(driver, bytes)?;
-            Ok((pool.gpu_index, pool.managed))
+            Ok(pool.managed)
         })?;
         let base = driver
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        driver.count_request(gpu_index, size);
         let kind = if managed {
             self.0.lock().movable.insert(base, handle);
             Kind::Managed
@@ -241,7 +240,6 @@ impl Pools {
     pub(crate) fn record_freed(&self, driver: &Driver, handle: Handle, size: u64) {
         let mut state = self.0.lock();
         if let Some(pool) = state.pools.get_mut(&handle) {
-            driver.uncount_request(pool.gpu_index, size);
             pool.used = pool.used.saturating_sub(size.next_multiple_of(PART));
             if pool.destroyed && pool.used == 0 {
                 pool.trim(driver, 0);

@@ -69,7 +69,6 @@ impl Driver {
     /// Queues work of so many nanoseconds after the work of a number; waits while the queue is full,
     /// as launches do.
     pub(crate) fn queue(&self, gpu_index: usize, work: u64, behind: u64) -> u64 {
-        self.count_launch(gpu_index);
         if work == 0 && self.member().is_idle(gpu_index) {
             return self.member().newest(gpu_index).0;
         }

@@ -100,7 +100,6 @@ impl Vmm {
         };
         if let Some(gpu_index) = gpu_index {
             driver.charge(gpu_index, size)?;
-            driver.count_request(gpu_index, size);
         }
         Ok(self.add(gpu_index, size, properties, None))
     }
@@ -304,7 +303,6 @@ impl State {
             return;
         };
         if let Some(gpu_index) = gone.gpu_index {
-            driver.uncount_request(gpu_index, gone.size);
             match gone.number {
                 Some(number) => driver.member().release_shared(gpu_index, number, gone.size),
                 None => driver.release(gpu_index, gone.size),

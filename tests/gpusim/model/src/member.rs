@@ -419,8 +419,9 @@ fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &
     }
     let left = record.used.load(Relaxed).saturating_sub(used);
     record.used.store(left, Relaxed);
-    let others = [&counters.peak, &counters.requested, &counters.contexts];
-    let of_kinds = [
+    let others = [
+        &counters.peak,
+        &counters.contexts,
         &counters.managed,
         &counters.evicted,
         &counters.host,
@@ -428,7 +429,7 @@ fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &
         &counters.suspended,
         &counters.suspended_contexts,
     ];
-    for counter in others.into_iter().chain(of_kinds) {
+    for counter in others {
         counter.store(0, Relaxed);
     }
     // Its queued work does not run any more.

@@ -125,8 +125,6 @@ pub struct UsageCounters {
     pub used: AtomicU64,
     /// The most that `used` ever was.
     pub peak: AtomicU64,
-    /// Bytes that the process requested and has not freed.
-    pub requested: AtomicU64,
     /// Contexts.
     pub contexts: AtomicU64,
     /// Bytes of `used` that may move to the host when others need the memory.
@@ -135,8 +133,6 @@ pub struct UsageCounters {
     pub(crate) evicted: AtomicU64,
     /// Nanoseconds that its work ran.
     pub busy: AtomicU64,
-    /// Kernels and graphs that it launched.
-    pub launches: AtomicU64,
     /// Work that was queued, counted from the process's start, and the number up to which all of it
     /// is done.
     pub(crate) pushed: AtomicU64,

@@ -27,8 +27,6 @@ pub struct ProcessUsage {
     pub used: u64,
     /// The most that `used` ever was.
     pub peak: u64,
-    /// Bytes that it requested and has not freed.
-    pub requested: u64,
     /// Bytes of `used` that are managed memory.
     pub managed: u64,
     /// Bytes that it imported from other processes.
@@ -39,8 +37,6 @@ pub struct ProcessUsage {
     pub contexts: u64,
     /// Nanoseconds that its work ran on the GPU, as far as was computed.
     pub busy: u64,
-    /// Kernels and graphs that it launched.
-    pub launches: u64,
     /// Percent of the last sample period in which its work ran.
     pub utilisation: u32,
     /// It uses the GPU through an MPS server.
@@ -163,13 +159,11 @@ fn read((number, slot): (usize, &Slot), gpu_index: usize) -> ProcessUsage {
         namespace: slot.namespace.load(Relaxed),
         used: counters.used.load(Relaxed),
         peak: counters.peak.load(Relaxed),
-        requested: counters.requested.load(Relaxed),
         managed: counters.managed.load(Relaxed),
         imported: counters.imported.load(Relaxed),
         host: counters.host.load(Relaxed),
         contexts: counters.contexts.load(Relaxed),
         busy: counters.busy.load(Relaxed),
-        launches: counters.launches.load(Relaxed),
         utilisation: 0,
         mps: server != 0 && server != number as u64 + 1,
         instance: numbers.map(|both| (part(both >> 32), part(both))),
