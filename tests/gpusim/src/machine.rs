@@ -1,5 +1,6 @@
 //! A simulated machine, named by its state file: what the command and the tests do with it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,15 +15,15 @@ use crate::machine_file;
 use crate::mig::instances;
 use crate::model::{Gpu, Process, padded, text};
 use crate::show;
-use crate::state::{self, State, StateError};
+use crate::state::{self, State};
 
 /// Why an operation on a machine failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct MachineError(pub(crate) String);
 
-impl From<StateError> for MachineError {
-    fn from(error: StateError) -> Self {
+impl From<io::Error> for MachineError {
+    fn from(error: io::Error) -> Self {
         Self(error.to_string())
     }
 }
@@ -121,8 +122,7 @@ impl SimulatedMachine {
     /// The processes that have the driver open: by NVML, by CUDA, or added by hand.
     pub fn holders(&self) -> Result<Vec<Holder>, MachineError> {
         let machine = State::open(&self.state)?.machine();
-        let mut holders = holders::of_nvml(&self.state)
-            .map_err(|error| MachineError(format!("cannot list holders: {error}")))?;
+        let mut holders = holders::of_nvml(&self.state)?;
         let processes = CudaProcesses::open(&self.state)?;
         for (index, gpu) in machine.existing_gpus().iter().enumerate() {
             let used = processes.process_usage(gpu, index, Duration::ZERO);

@@ -2,6 +2,7 @@
 //! releases. Only `locks` decides whether a process is dead.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -12,7 +13,6 @@ use crate::memory_limits;
 use crate::model::MAX_GPUS;
 use crate::pids;
 use crate::shared::{self, GpuRecord, MAX_SLOTS, Mapping, SharedUsage, UsageCounters};
-use crate::state::StateError;
 
 /// The GPU does not have that many free bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +34,15 @@ pub struct Member {
 
 impl Member {
     /// Claims a slot of the machine of a state file. Fails when all are taken by living processes.
-    pub fn join(state: &Path) -> Result<Self, StateError> {
+    pub fn join(state: &Path) -> io::Result<Self> {
         let path = shared::path_of(state);
         let file = shared::open(&path, true)?;
         // A lock lives with this mapping; the file is closed at the end of this function.
         let map = Mapping::new(&path, &file, true)?;
         let shared = map.get();
         let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
-        let slot = taken.ok_or_else(|| StateError::NoFreeSlot { path: path.clone() })?;
+        let full = || io::Error::other("every slot is taken by a living process");
+        let slot = taken.ok_or_else(full)?;
         let record = &shared.slots[slot];
         let generation = record.generation.load(Acquire) + 1;
         record.generation.store(generation, Release);

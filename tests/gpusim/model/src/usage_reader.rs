@@ -1,6 +1,7 @@
 //! What processes use on the GPUs, for NVML and for tests: a read-only view of `<state>.cuda`, dead
 //! processes left out.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -10,7 +11,6 @@ use crate::engine::busy_between;
 use crate::locks;
 use crate::pids;
 use crate::shared::{self, BUCKET, Mapping, Slot};
-use crate::state::StateError;
 
 /// Nanoseconds for which reading a GPU that changes meanwhile is retried: the writer may
 /// be waiting for a processor.
@@ -61,7 +61,7 @@ pub struct UsageReader {
 
 impl UsageReader {
     /// Opens the usage counters that belong to a state file.
-    pub fn open(state: &Path) -> Result<Self, StateError> {
+    pub fn open(state: &Path) -> io::Result<Self> {
         let path = shared::path_of(state);
         let map = Mapping::new(&path, &shared::open(&path, false)?, false)?;
         Ok(Self { path, map })
