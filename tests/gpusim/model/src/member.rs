@@ -275,7 +275,7 @@ impl Member {
         })
     }
 
-    /// This process as an MPS server, as its clients name it.
+    /// This process for others: its slot and the number of claims of the slot.
     #[must_use]
     pub fn token(&self) -> u64 {
         (self.generation << 16) | (self.slot as u64 + 1)
@@ -305,22 +305,6 @@ impl Member {
     #[must_use]
     pub fn capped(&self, gpu_index: usize) -> Option<u64> {
         Some(self.caps[gpu_index]).filter(|cap| *cap != u64::MAX)
-    }
-
-    /// The identity of this process for others: its slot and the number of claims of the slot.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        (self.slot as u64, self.generation)
-    }
-
-    /// Whether the process of an identity is alive and not this one.
-    #[must_use]
-    pub fn is_other(&self, (slot, generation): (u64, u64)) -> bool {
-        let slot = usize::try_from(slot).unwrap_or(MAX_SLOTS);
-        let known = self.shared().slots.get(slot);
-        let same = known.is_some_and(|one| one.generation.load(Acquire) == generation);
-        let file = || shared::open(&self.path, false);
-        slot != self.slot && same && file().is_ok_and(|file| locks::is_locked(&file, slot as u64))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -377,7 +361,9 @@ impl Member {
         answer
     }
 
-    fn is_dead(&self, owner: u64) -> bool {
+    /// Whether the process of a token is dead.
+    #[must_use]
+    pub fn is_dead(&self, owner: u64) -> bool {
         let number = usize::try_from(owner & 0xffff).unwrap_or(0);
         let Some(slot) = number.checked_sub(1).filter(|slot| *slot < MAX_SLOTS) else {
             return false;
