@@ -255,7 +255,6 @@ pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
     }
 }
 
-/// Removes a process from a GPU.
 pub(crate) fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), MachineError> {
     let left: Vec<Process> = gpu
         .running()

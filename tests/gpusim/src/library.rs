@@ -95,7 +95,6 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// Something of the open library.
 fn of_open<T>(read: impl FnOnce(&Library) -> Option<T>) -> Answer<T> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
@@ -240,14 +239,12 @@ pub(crate) fn is_open_elsewhere(device: nvmlDevice_t) -> Answer<bool> {
     Ok(holders.iter().any(|one| one.pid != own && one.has(index)))
 }
 
-/// Answers a call that changes one GPU.
 pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
     gpu(device)?;
     let index = index(device)?;
     change_machine(|machine| edit(&mut machine.gpus[index]))
 }
 
-/// Answers a call that changes the machine.
 pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) -> Answer<T> {
     let changed = update(&path()?, |machine| edit(machine).map_err(UpdateError));
     changed.map_err(|UpdateError(code)| code)

@@ -22,7 +22,6 @@ pub(crate) struct Array {
     pub(crate) memory: Option<Memory>,
 }
 
-/// The GPU memory of an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     base: u64,
@@ -39,7 +38,6 @@ fn channel_bytes(format: u32) -> Option<u64> {
     }
 }
 
-/// Bytes of one element.
 fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
     let channels = match descriptor.channels {
         1 | 2 | 4 => u64::from(descriptor.channels),
@@ -117,7 +115,6 @@ impl Array {
         })
     }
 
-    /// Releases the memory.
     pub(crate) fn give(&self, driver: &Driver) {
         if let Some(memory) = self.memory {
             let gpu_index = self.context.gpu_index;

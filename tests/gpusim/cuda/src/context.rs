@@ -117,7 +117,6 @@ impl Context {
         Ok(())
     }
 
-    /// Adds a user.
     pub(crate) fn attach(&self) {
         self.attached.fetch_add(1, Relaxed);
     }
@@ -147,7 +146,6 @@ thread_local! {
     static BELOW: RefCell<Vec<Option<ContextRef>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's current context.
 #[inline]
 pub(crate) fn current() -> Answer<ContextRef> {
     driver()?;
@@ -159,25 +157,21 @@ pub(crate) fn top() -> Option<ContextRef> {
     TOP.get()
 }
 
-/// `cuCtxSetCurrent`.
 pub(crate) fn set_current(context: Option<ContextRef>) {
     TOP.set(context);
 }
 
-/// `cuCtxPushCurrent`.
 pub(crate) fn push(context: ContextRef) {
     BELOW.with_borrow_mut(|below| below.push(TOP.get()));
     TOP.set(Some(context));
 }
 
-/// `cuCtxPopCurrent`.
 pub(crate) fn pop() -> Answer<ContextRef> {
     let context = TOP.get().ok_or(ERROR_INVALID_CONTEXT)?;
     TOP.set(BELOW.with_borrow_mut(Vec::pop).flatten());
     Ok(context)
 }
 
-/// The contexts of the process.
 pub(crate) struct Contexts {
     primary: Vec<Mutex<Primary>>,
     explicit: Mutex<HashMap<Handle, ContextRef>>,
@@ -247,7 +241,6 @@ impl Contexts {
         Ok(primary.context.is_some_and(Context::is_alive))
     }
 
-    /// A new explicit context.
     pub(crate) fn create(&self, driver: &Driver, device: Device) -> Answer<ContextRef> {
         let context = start(driver, device, None)?;
         self.explicit.lock().insert(context.handle(), context);
@@ -265,13 +258,11 @@ impl Contexts {
         Ok(handle)
     }
 
-    /// The context behind a green one.
     pub(crate) fn of_green(&self, handle: Handle) -> Answer<ContextRef> {
         let known = self.green.lock().get(&handle).copied();
         known.ok_or(ERROR_INVALID_HANDLE)
     }
 
-    /// Destroys a green context.
     pub(crate) fn destroy_green(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.green.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_HANDLE)?;
@@ -281,7 +272,6 @@ impl Contexts {
         self.release(driver, context.device)
     }
 
-    /// Destroys an explicit context.
     pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.explicit.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_CONTEXT)?;
@@ -292,7 +282,6 @@ impl Contexts {
         Ok(())
     }
 
-    /// The context of a handle.
     pub(crate) fn find(&self, handle: Handle) -> Answer<ContextRef> {
         if let Some(context) = self.explicit.lock().get(&handle) {
             return context.living();

@@ -34,7 +34,6 @@ use crate::types::Device;
 use crate::vmm::Vmm;
 use crate::wait;
 
-/// This process's driver.
 pub(crate) struct Driver {
     state: State,
     member: Member,
@@ -128,7 +127,6 @@ pub(crate) fn init(flags: u32) -> Answer {
     Ok(())
 }
 
-/// The initialised driver.
 #[inline]
 pub(crate) fn driver() -> Answer<&'static Driver> {
     match DRIVER.get() {
@@ -187,12 +185,10 @@ impl Facts {
 }
 
 impl Driver {
-    /// How many devices the process sees.
     pub(crate) fn count(&self) -> i32 {
         i32::try_from(self.gpu_indexes.len()).expect("at most MAX_GPUS")
     }
 
-    /// The GPU behind a device ordinal.
     pub(crate) fn gpu_index(&self, device: Device) -> Answer<usize> {
         let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
         self.gpu_indexes
@@ -201,7 +197,6 @@ impl Driver {
             .ok_or(ERROR_INVALID_DEVICE)
     }
 
-    /// The device ordinal of a GPU.
     pub(crate) fn device_of(&self, gpu_index: usize) -> Option<Device> {
         let ordinal = self.gpu_indexes.iter().position(|own| *own == gpu_index)?;
         i32::try_from(ordinal).ok()
@@ -225,7 +220,6 @@ impl Driver {
         see(&seen.1)
     }
 
-    /// Reads the GPU of a device ordinal.
     pub(crate) fn gpu<T>(&self, device: Device, see: impl FnOnce(&Gpu) -> T) -> Answer<T> {
         let gpu_index = self.gpu_index(device)?;
         Ok(self.with_machine(|machine| see(&machine.gpus[gpu_index])))
@@ -281,7 +275,6 @@ impl Driver {
         &self.member
     }
 
-    /// Charges bytes of a GPU to this process.
     pub(crate) fn charge(&self, gpu_index: usize, bytes: u64) -> Answer {
         let capacity = self.facts(gpu_index).capacity;
         let taken = self.member.charge(gpu_index, bytes, capacity);
@@ -295,7 +288,6 @@ impl Driver {
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Releases bytes.
     pub(crate) fn release(&self, gpu_index: usize, bytes: u64) {
         self.member.release(gpu_index, bytes);
     }

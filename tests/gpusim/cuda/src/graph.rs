@@ -13,11 +13,9 @@ use crate::ffi::Answer;
 use crate::heap::Kind;
 use crate::types::Handle;
 
-/// A graph that is built.
 #[derive(Default)]
 pub(crate) struct Graph(pub(crate) Mutex<Vec<Node>>);
 
-/// A graph that can be launched.
 pub(crate) struct ExecutableGraph {
     pub(crate) nodes: Vec<Node>,
     /// `CUgraphInstantiate_flags`.
@@ -38,7 +36,6 @@ pub(crate) struct GraphMemory {
     pub(crate) reserved_high: u64,
 }
 
-/// That of all GPUs.
 #[derive(Default)]
 pub(crate) struct GraphMemoryByGpu(Mutex<std::collections::HashMap<usize, GraphMemory>>);
 
@@ -168,7 +165,6 @@ impl GraphMemoryByGpu {
         });
     }
 
-    /// `cuDeviceGraphMemTrim`.
     pub(crate) fn trim(&self, driver: &Driver, gpu_index: usize) {
         self.with(gpu_index, |reserve| {
             driver.release(gpu_index, reserve.reserved - reserve.used);

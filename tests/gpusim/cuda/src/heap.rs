@@ -28,14 +28,12 @@ pub(crate) enum Kind {
     Host,
     /// Part of a pool.
     Pool {
-        /// The pool.
         pool: Handle,
     },
     /// A mapping of physical memory, of `vmm`.
     Mapped,
     /// Memory of a graph's allocation node.
     Graph {
-        /// The GPU on which it is.
         gpu_index: usize,
     },
     /// Memory of another process.
@@ -44,7 +42,6 @@ pub(crate) enum Kind {
     ForeignPool,
 }
 
-/// One allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocation {
     pub(crate) base: u64,
@@ -63,7 +60,6 @@ pub(crate) struct Allocation {
     pub(crate) number: u64,
 }
 
-/// All allocations of the process.
 #[derive(Default)]
 pub(crate) struct Heap {
     known: Mutex<AllocationTable>,
@@ -248,7 +244,6 @@ impl Heap {
     }
 }
 
-/// Releases the memory of an allocation.
 pub(crate) fn release(driver: &Driver, gone: &Allocation) {
     match gone.kind {
         Kind::Device => {

@@ -18,7 +18,6 @@ const CHUNK: u64 = 32 << 20;
 /// Allocations are multiples of this.
 const PART: u64 = 512;
 
-/// All pools of the process.
 pub(crate) struct Pools(Mutex<State>);
 
 struct State {
@@ -32,7 +31,6 @@ struct State {
     movable: HashMap<u64, Handle>,
 }
 
-/// One pool.
 pub(crate) struct Pool {
     pub(crate) gpu_index: usize,
     /// Its memory is on the host, and not charged to the GPU.
@@ -131,7 +129,6 @@ impl Pools {
         Ok(default)
     }
 
-    /// The host's pool.
     pub(crate) fn of_host(&self, driver: &Driver) -> Answer<Handle> {
         if let Some(known) = self.0.lock().of_host {
             return Ok(known);
@@ -185,7 +182,6 @@ impl Pools {
         Ok(())
     }
 
-    /// Reads or changes a pool.
     pub(crate) fn with<T>(
         &self,
         handle: Handle,
@@ -262,7 +258,6 @@ impl Pools {
         }
     }
 
-    /// `cuMemPoolTrimTo`.
     pub(crate) fn trim(&self, driver: &Driver, handle: Handle, keep: u64) -> Answer {
         self.with(handle, |pool| {
             pool.trim(driver, keep);

@@ -19,7 +19,6 @@ use crate::types::Handle;
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
-/// One stream.
 pub(crate) struct Stream {
     pub(crate) context: ContextRef,
     pub(crate) kind: StreamKind,

@@ -111,7 +111,6 @@ impl Driver {
         }
     }
 
-    /// The work of a number is done.
     pub(crate) fn is_done(&self, gpu_index: usize, number: u64) -> bool {
         if number == NEVER {
             return false;

@@ -24,7 +24,6 @@ pub(crate) const FILE: u32 = 1;
 /// Sizes and addresses are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// All virtual memory of the process.
 #[derive(Default)]
 pub(crate) struct Vmm(Mutex<State>);
 
@@ -197,7 +196,6 @@ impl Vmm {
         Ok(state.with_handle(handle)?.properties)
     }
 
-    /// Drops one handle.
     pub(crate) fn release(&self, driver: &Driver, handle: Handle) -> Answer {
         let mut state = self.0.lock();
         state.with_handle(handle)?.handles -= 1;

@@ -359,7 +359,6 @@ fn time_left(counters: &UsageCounters, number: u64) -> u64 {
     ends[place(number)]
 }
 
-/// Whether the work of a number is done.
 fn is_done(counters: &UsageCounters, number: u64) -> bool {
     number <= counters.done.load(Relaxed)
         || (number <= counters.pushed.load(Relaxed)
@@ -378,7 +377,6 @@ fn has_work(counters: &UsageCounters) -> bool {
     counters.done.load(Relaxed) < counters.pushed.load(Relaxed)
 }
 
-/// The work of a number.
 fn item(counters: &UsageCounters, number: u64) -> &WorkItem {
     &counters.queue[place(number)]
 }

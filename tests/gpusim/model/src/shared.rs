@@ -233,7 +233,6 @@ impl Mapping {
     }
 }
 
-/// Opens the file of a state file.
 pub(crate) fn open(path: &Path, writable: bool) -> io::Result<File> {
     let opened = OpenOptions::new().read(true).write(writable).open(path);
     opened.map_err(|error| {

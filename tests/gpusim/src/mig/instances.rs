@@ -20,7 +20,6 @@ pub(crate) enum InstanceError {
     Invalid,
     /// The slices are taken.
     NoFreePlacement,
-    /// It is in use.
     InUse,
     /// No such instance (any more).
     NotFound,

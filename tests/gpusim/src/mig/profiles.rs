@@ -11,7 +11,6 @@ pub(crate) struct Profile {
     pub(crate) id: u32,
     /// Such as `1g.10gb+me`.
     pub(crate) name: String,
-    /// Compute slices.
     pub(crate) slices: u32,
     /// Memory slices.
     pub(crate) size: u32,

@@ -19,7 +19,6 @@ use crate::types::Handle;
 
 const NO_TIMING: u32 = 2;
 
-/// An event.
 pub(crate) struct Event {
     pub(crate) context: ContextRef,
     flags: u32,

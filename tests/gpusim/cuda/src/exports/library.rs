@@ -15,7 +15,6 @@ use crate::exports::module;
 use crate::ffi::{Answer, Out, TextIn};
 use crate::types::{Device, DevicePointer, Handle};
 
-/// A loaded library.
 pub(crate) struct Library {
     pub(super) image: Vec<u8>,
     /// Its module in each context.

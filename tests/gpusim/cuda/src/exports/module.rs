@@ -18,14 +18,12 @@ use crate::image;
 use crate::times::KernelTime;
 use crate::types::Handle;
 
-/// A loaded image.
 pub(crate) struct Module {
     pub(crate) context: ContextRef,
     /// The functions of a PTX image; `None`: any.
     entries: Option<HashSet<String>>,
     /// Its GPU memory.
     bytes: u64,
-    /// It belongs to a library.
     of_library: bool,
 }
 
@@ -117,7 +115,6 @@ pub(crate) fn local_bytes(name: &str) -> u32 {
     bytes.unwrap_or(0).min(MOST_LOCAL)
 }
 
-/// A function of a module.
 pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     let objects = &driver()?.objects;
     let known = objects.modules.get(module)?;
@@ -136,7 +133,6 @@ pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     }))
 }
 
-/// Unloads a module.
 pub(crate) fn end(module: Handle) -> Answer {
     let objects = &driver()?.objects;
     let gone = objects.modules.remove(module)?;
@@ -147,7 +143,6 @@ pub(crate) fn end(module: Handle) -> Answer {
     Ok(())
 }
 
-/// The image at an address.
 pub(crate) fn image_at(image: *const c_void) -> Answer<Vec<u8>> {
     let place = Out::at(image.cast_mut().cast::<u8>());
     if let Ok(Some(magic)) = place.get_all(4).as_deref().map(image::word) {
