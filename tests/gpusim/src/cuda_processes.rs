@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_gpusim_model::engine::TimeSlicing;
+use aliquot_gpusim_model::engine;
 use aliquot_gpusim_model::shared::path_of;
 use aliquot_gpusim_model::{Member, UsageReader, clock, group_of};
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ impl CudaProcesses {
     ) -> Vec<ProcessUsage> {
         let now = clock();
         if let Some(member) = self.member() {
-            member.settle(gpu_index, (now, TimeSlicing::of(gpu)));
+            member.settle(gpu_index, engine::moment(gpu));
         }
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         let newest = now / SAMPLE;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_gpusim_model::Member;
 use aliquot_gpusim_model::device_nodes;
-use aliquot_gpusim_model::engine::TimeSlicing;
 use aliquot_gpusim_model::mig::MigDevice;
 use aliquot_gpusim_model::model::{Gpu, Machine};
 use aliquot_gpusim_model::state::State;
@@ -161,8 +160,6 @@ pub(crate) struct Facts {
     /// `CUcomputemode`.
     pub(crate) compute_mode: u32,
     pub(crate) lost: bool,
-    /// How processes share its time.
-    pub(crate) slicing: TimeSlicing,
     /// Nanoseconds that the GPU takes to pass an event.
     pub(crate) mark_latency: u64,
     /// Nanoseconds of CPU time of a launch.
@@ -236,7 +233,6 @@ impl Driver {
                 context_growth_bytes: gpu.context_growth_bytes / part,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
-                slicing: TimeSlicing::of(gpu),
                 mark_latency: u64::from(gpu.mark_latency_us) * 1000,
                 launch: u64::from(gpu.launch_us) * 1000,
                 move_rate: gpu.copy_gib_per_second << 30,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use aliquot_gpusim_model::clock;
-use aliquot_gpusim_model::engine::{Dependencies, Progress, TimeSlicing};
+use aliquot_gpusim_model::engine::{self, Dependencies, Moment, Progress};
 use aliquot_gpusim_model::model::MAX_GPUS;
 use parking_lot::Mutex;
 
@@ -50,8 +50,8 @@ impl Mark {
 }
 
 impl Driver {
-    fn moment(&self, gpu_index: usize) -> (u64, TimeSlicing) {
-        (clock(), self.facts(gpu_index).slicing)
+    fn moment(&self, gpu_index: usize) -> Moment {
+        self.with_machine(|machine| engine::moment(&machine.gpus[gpu_index]))
     }
 
     /// Spends the CPU time that a launch takes.
