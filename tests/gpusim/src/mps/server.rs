@@ -25,9 +25,8 @@ pub(super) const TERMS: &str = "GPUSIM_MPS_TERMS";
 const NOT_READY: u32 = 807;
 const TOO_MANY: u32 = 808;
 
-/// Most clients, from compute capability 7.0 on and before.
+/// Most clients, from compute capability 7.0 on.
 const MOST: usize = 48;
-const MOST_BEFORE_VOLTA: usize = 16;
 
 struct Server {
     log: PathBuf,
@@ -82,17 +81,15 @@ fn run() -> Result<(), String> {
     for gpu_index in &gpu_indexes {
         create_context(&member, *gpu_index, &machine.gpus[*gpu_index])?;
     }
-    let volta = machine.gpus[*first].capability_major >= 7;
-    let most = if volta { MOST } else { MOST_BEFORE_VOLTA };
     // An instance serves its part of the clients.
     let instance = chosen
         .as_deref()
         .and_then(|chosen| machine.instance(chosen));
     let all = profiles::slices_of(&profiles::of(text(&machine.gpus[*first].model)));
     let part = instance.map(|found| (found.compute.slices, all));
-    let most = part.map_or(most, |(slices, all)| {
+    let most = part.map_or(MOST, |(slices, all)| {
         let count = |number: u32| usize::try_from(number.max(1)).unwrap_or(1);
-        (most * count(slices) / count(all)).max(1)
+        (MOST * count(slices) / count(all)).max(1)
     });
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
