@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::server::TERMS;
-use super::{
-    CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, log, peer,
-};
+use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, peer};
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
@@ -110,7 +108,11 @@ fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
 
 impl Daemon {
     fn log(&self, text: &str) {
-        log::write(&self.folders.log, "control.log", "Control", text);
+        let file = self.folders.log.join("control.log");
+        if let Ok(mut file) = File::options().create(true).append(true).open(file) {
+            // It may be lost.
+            let _ = writeln!(file, "[Control {}] {text}", std::process::id());
+        }
     }
 
     /// Sends a client the server to connect to.

@@ -3,7 +3,6 @@
 
 pub mod control;
 mod daemon;
-mod log;
 pub mod server;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_gpusim_model::Member;
 use parking_lot::Mutex;
 
-use super::{Directories, limit_list, log, peer};
+use super::{Directories, limit_list, peer};
 use crate::mig::profiles;
 use crate::model::{Gpu, text};
 use crate::state::State;
@@ -29,7 +29,6 @@ const TOO_MANY: u32 = 808;
 const MOST: usize = 48;
 
 struct Server {
-    log: PathBuf,
     token: u64,
     /// Most clients.
     most: usize,
@@ -93,7 +92,6 @@ fn run() -> Result<(), String> {
     });
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
-        log: folders.log.clone(),
         token,
         most,
         state: Mutex::new(ServerState::new(&terms)),
@@ -102,7 +100,6 @@ fn run() -> Result<(), String> {
     let listener = UnixListener::bind(&path).map_err(|e| message(&e))?;
     open_to_all(&path).map_err(|e| message(&e))?;
     super::exit_with_machine();
-    server.log("Created shared memory region");
     println!("{}", super::READY);
     let _ = std::io::stdout().flush();
     for stream in listener.incoming().flatten() {
@@ -158,10 +155,6 @@ impl ServerState {
 }
 
 impl Server {
-    fn log(&self, text: &str) {
-        log::write(&self.log, "server.log", "Server", text);
-    }
-
     fn serve(&self, stream: &UnixStream) {
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
         let Some(first) = lines.next() else {
@@ -209,16 +202,12 @@ impl Server {
         state.clients.push(client);
         let terms = state.terms(self.token);
         drop(state);
-        self.log(&format!("New client {pid} connected"));
         writeln!(stream, "{terms}").ok()?;
         Some(id)
     }
 
     /// A fatal error of one client terminates all clients.
     fn end_clients_after_fault(&self, code: &str) {
-        self.log(&format!(
-            "A fatal fault ({code}) of one client ends all clients"
-        ));
         let mut state = self.state.lock();
         state.faulted = true;
         for client in &state.clients {
