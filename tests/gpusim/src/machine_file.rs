@@ -138,7 +138,11 @@ fn cuda_number(text: &str) -> Result<u32, MachineError> {
     let numbers = parts.and_then(|(a, b)| Some((a.parse::<u16>().ok()?, b.parse::<u8>().ok()?)));
     match numbers {
         Some((major, minor)) if minor < 100 => Ok(1000 * u32::from(major) + 10 * u32::from(minor)),
-        _ => Err(invalid("cuda", &text, "major.minor, quoted, such as \"13.0\"")),
+        _ => Err(invalid(
+            "cuda",
+            &text,
+            "major.minor, quoted, such as \"13.0\"",
+        )),
     }
 }
 
