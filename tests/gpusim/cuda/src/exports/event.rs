@@ -45,9 +45,10 @@ calls! { CALLS:
         }))
     }
 
-    cuEventDestroy 2000 cuEventDestroy(event: Handle) { destroy(event) }
-
-    cuEventDestroy 4000 cuEventDestroy_v2(event: Handle) { destroy(event) }
+    cuEventDestroy 2000 cuEventDestroy(event: Handle), 4000 cuEventDestroy_v2 {
+        current()?;
+        driver()?.objects.events.remove(event).map(|_| ())
+    }
 
     cuEventRecord 2000 cuEventRecord(event: Handle, stream: Handle) / 7000 cuEventRecord_ptsz as own {
         record(event, stream, own)
@@ -77,11 +78,9 @@ calls! { CALLS:
         Ok(())
     }
 
-    cuEventElapsedTime 2000 cuEventElapsedTime(time: Out<f32>, start: Handle, end: Handle) {
-        elapsed(&time, start, end)
-    }
-
-    cuEventElapsedTime 12080 cuEventElapsedTime_v2(time: Out<f32>, start: Handle, end: Handle) {
+    cuEventElapsedTime 2000 cuEventElapsedTime(
+        time: Out<f32>, start: Handle, end: Handle,
+    ), 12080 cuEventElapsedTime_v2 {
         elapsed(&time, start, end)
     }
 
@@ -90,12 +89,6 @@ calls! { CALLS:
     ) / 7000 cuStreamWaitEvent_ptsz as own {
         wait(stream, event, own)
     }
-}
-
-fn destroy(event: Handle) -> Answer {
-    current()?;
-    let events = &driver()?.objects.events;
-    events.remove(event).map(|_| ())
 }
 
 fn find(event: Handle) -> Answer<Arc<Event>> {

@@ -54,13 +54,7 @@ calls! { CALLS:
 
     cuGraphInstantiate 10000 cuGraphInstantiate(
         exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
-    ) {
-        instantiate(&exec, graph, 0).map(|_| ())
-    }
-
-    cuGraphInstantiate 11000 cuGraphInstantiate_v2(
-        exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
-    ) {
+    ), 11000 cuGraphInstantiate_v2 {
         instantiate(&exec, graph, 0).map(|_| ())
     }
 

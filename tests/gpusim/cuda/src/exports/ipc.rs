@@ -25,16 +25,13 @@ calls! { CALLS:
         handle.put(describe(driver, found.base)?)
     }
 
-    cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2(
-        pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
-    ) {
-        open_flagged(&pointer, handle, flags)
-    }
-
     cuIpcOpenMemHandle 4010 cuIpcOpenMemHandle(
         pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
-    ) {
-        open_flagged(&pointer, handle, flags)
+    ), 11000 cuIpcOpenMemHandle_v2 {
+        if flags != 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        open(&pointer, handle, Kind::Foreign)
     }
 
     cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle(pointer: DevicePointer) {
@@ -53,13 +50,6 @@ pub(super) fn describe(driver: &Driver, base: u64) -> Answer<IpcHandle> {
     let [base, size, id, number] = [found.base, found.size, found.id, found.number];
     let words = [MARK, owner, base, size, id, number, 0, 0];
     Ok(IpcHandle { words })
-}
-
-fn open_flagged(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
-    if flags != 1 {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    open(pointer, handle, Kind::Foreign)
 }
 
 pub(super) fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, kind: Kind) -> Answer {
