@@ -92,7 +92,8 @@ impl Context {
         if known >= needed {
             return Ok(());
         }
-        let growth = driver.facts(self.gpu_index).context_growth_bytes;
+        let growth = driver.on_gpu(self.gpu_index, |gpu| gpu.context_growth_bytes);
+        let growth = growth / driver.context_part();
         let threads = driver.resident_threads(self.gpu_index);
         let stacks = self.stacks.load(Relaxed);
         let size = |launched: u64| {
@@ -294,15 +295,18 @@ impl Contexts {
 
 fn start(driver: &Driver, device: Device, again: Option<ContextRef>) -> Answer<ContextRef> {
     let gpu_index = driver.gpu_index(device)?;
-    let facts = driver.facts(gpu_index);
-    let taken = facts.compute_mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
-    if facts.lost || facts.compute_mode == PROHIBITED || taken {
+    let (mode, lost, bytes) = driver.on_gpu(gpu_index, |gpu| {
+        (gpu.compute_mode, gpu.lost != 0, gpu.context_bytes)
+    });
+    let taken = mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
+    if lost || mode == PROHIBITED || taken {
         return Err(ERROR_DEVICE_UNAVAILABLE);
     }
-    driver.charge(gpu_index, facts.context_bytes)?;
+    let bytes = bytes / driver.context_part();
+    driver.charge(gpu_index, bytes)?;
     driver.contexts_on(gpu_index).fetch_add(1, Relaxed);
     let context = again.unwrap_or_else(|| new(device, gpu_index, None));
-    *context.bytes.lock() = facts.context_bytes;
+    *context.bytes.lock() = bytes;
     *context.code.lock() = 0;
     context.launched.store(0, Relaxed);
     context.stacks.store(0, Relaxed);

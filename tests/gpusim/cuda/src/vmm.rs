@@ -265,10 +265,8 @@ impl Vmm {
     pub(crate) fn set_access(&self, (address, size): (u64, u64)) -> Answer {
         let state = self.0.lock();
         let end = address.checked_add(size).ok_or(ERROR_INVALID_VALUE)?;
-        let mut covered = 0;
-        for (_, mapping) in state.mapped.range(address..end) {
-            covered += mapping.size;
-        }
+        let mapped = state.mapped.range(address..end);
+        let covered: u64 = mapped.map(|(_, mapping)| mapping.size).sum();
         if covered == size && size > 0 {
             Ok(())
         } else {

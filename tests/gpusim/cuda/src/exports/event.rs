@@ -140,7 +140,7 @@ fn elapsed(time: &Out<f32>, start: Handle, end: Handle) -> Answer {
             .filter(|_| has_time)
             .ok_or(ERROR_INVALID_HANDLE)?;
         *place = driver.reached(&mark).ok_or(ERROR_NOT_READY)?;
-        ppm = driver.with_machine(|machine| machine.gpus[mark.gpu_index].clock_ppm);
+        ppm = driver.on_gpu(mark.gpu_index, |gpu| gpu.clock_ppm);
     }
     let (later, sign) = match times[1].checked_sub(times[0]) {
         Some(time) => (time, 1.0),

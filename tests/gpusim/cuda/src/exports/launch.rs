@@ -88,7 +88,7 @@ pub(super) fn launch(
 const BYTES_PER_NS: u64 = 12;
 
 pub(crate) fn draw(function: &Function, gpu_index: usize) -> u64 {
-    let swing = driver().map_or(0, |driver| driver.facts(gpu_index).swing);
+    let swing = driver().map_or(0, |driver| driver.on_gpu(gpu_index, |gpu| gpu.clock_swing));
     function.time.draw(clock(), swing)
 }
 
