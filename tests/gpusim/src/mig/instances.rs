@@ -64,7 +64,12 @@ pub(crate) fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChang
 pub(crate) fn reset(gpu: &mut Gpu) {
     gpu.mig = gpu.mig_pending;
     (gpu.lost, gpu.recovery_action) = (0, 0);
-    clear(gpu);
+    gpu.gpu_instance_slots
+        .iter_mut()
+        .for_each(|one| one.serial = 0);
+    gpu.compute_instance_slots
+        .iter_mut()
+        .for_each(|one| one.serial = 0);
 }
 
 /// A reboot: no process, no instance. The MIG mode survives on GPUs that retain it, which later
@@ -75,15 +80,6 @@ pub(crate) fn reboot(gpu: &mut Gpu) {
     if gpu.mig == ON && !resets(gpu) {
         (gpu.mig, gpu.mig_pending) = (OFF, OFF);
     }
-}
-
-fn clear(gpu: &mut Gpu) {
-    gpu.gpu_instance_slots
-        .iter_mut()
-        .for_each(|one| one.serial = 0);
-    gpu.compute_instance_slots
-        .iter_mut()
-        .for_each(|one| one.serial = 0);
 }
 
 /// The GPU's profile of this driver id; only while MIG is on.
@@ -99,12 +95,6 @@ pub(crate) fn profile_by_id(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError
     let mut all = profiles::of(text(&gpu.model)).into_iter();
     all.find(|one| one.id == id)
         .ok_or(InstanceError::NotSupported)
-}
-
-/// The driver's default placement: the highest free start.
-fn free_start(gpu: &Gpu, profile: &Profile) -> Option<u32> {
-    let mut starts = profile.starts.iter().rev().copied();
-    starts.find(|start| fits(gpu, profile, *start))
 }
 
 fn fits(gpu: &Gpu, profile: &Profile, start: u32) -> bool {
@@ -130,21 +120,34 @@ pub(crate) fn create(
     let gpu = &mut machine.gpus[gpu_index];
     let profile = enabled_profile(gpu, id)?;
     let start = match placement {
-        None => free_start(gpu, &profile).ok_or(InstanceError::NoFreePlacement)?,
+        // The driver's default placement: the highest free start.
+        None => {
+            let mut starts = profile.starts.iter().rev().copied();
+            let free = starts.find(|start| fits(gpu, &profile, *start));
+            free.ok_or(InstanceError::NoFreePlacement)?
+        }
         Some((start, size)) if size == profile.size && profile.starts.contains(&start) => start,
         Some(_) => return Err(InstanceError::Invalid),
     };
     if !fits(gpu, &profile, start) {
         return Err(InstanceError::NoFreePlacement);
     }
-    let slices = profiles::of(text(&gpu.model));
-    let whole = slices.iter().map(|one| one.size).max().unwrap_or(0);
+    let profiles = profiles::of(text(&gpu.model));
+    let whole = profiles.iter().map(|one| one.size).max().unwrap_or(0);
     let place = gpu
         .gpu_instance_slots
         .iter_mut()
         .find(|one| one.serial == 0);
-    *place.ok_or(InstanceError::NoFreePlacement)? =
-        instance(&profile, start, serial, number(whole, &profile, start));
+    *place.ok_or(InstanceError::NoFreePlacement)? = GpuInstance {
+        serial,
+        memory: profile.memory << 20,
+        id: number(whole, &profile, start),
+        profile: profile.id,
+        start,
+        size: profile.size,
+        slices: profile.slices,
+        sms: profile.sms,
+    };
     Ok(serial)
 }
 
@@ -156,19 +159,6 @@ fn number(whole: u32, profile: &Profile, start: u32) -> u32 {
         0 | 1 => 0,
         2 => 2 - start / size,
         _ => parts - 1 + start / size,
-    }
-}
-
-fn instance(profile: &Profile, start: u32, serial: u64, id: u32) -> GpuInstance {
-    GpuInstance {
-        serial,
-        memory: profile.memory << 20,
-        id,
-        profile: profile.id,
-        start,
-        size: profile.size,
-        slices: profile.slices,
-        sms: profile.sms,
     }
 }
 

@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::server::TERMS;
-use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, peer};
+use super::{
+    CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, peer,
+    status_line,
+};
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
@@ -160,11 +163,7 @@ impl Daemon {
             .map_err(|e| e.to_string())?;
         let pid = server.id();
         self.log(&format!("Starting new server {pid} for user {user}"));
-        let mut status_line = String::new();
-        if let Some(stdout) = server.stdout.take() {
-            let _ = BufReader::new(stdout).read_line(&mut status_line);
-        }
-        if status_line.trim() != READY {
+        if status_line(&mut server) != READY {
             let _ = server.wait();
             self.log(&format!("Server {pid} exited with status 1"));
             return Err("Failed to start a server".to_owned());
