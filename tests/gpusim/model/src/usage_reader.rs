@@ -71,7 +71,12 @@ impl UsageReader {
     /// `period` nanoseconds before `end`.
     #[must_use]
     pub fn process_usage(&self, gpu_index: usize, (end, period): (u64, u64)) -> Vec<ProcessUsage> {
-        let mut found = self.living(gpu_index);
+        let mut found = self.snapshot(gpu_index);
+        let file = shared::open(&self.path, false).ok();
+        found.retain(|(slot, _)| {
+            let is_alive = |file| locks::is_locked(file, *slot as u64);
+            file.as_ref().is_none_or(is_alive)
+        });
         for (slot, usage) in &mut found {
             let counters = &self.map.get().slots[*slot].counters[gpu_index];
             let busy = busy_between(counters, end.saturating_sub(period), end);
@@ -108,22 +113,6 @@ impl UsageReader {
             file.as_ref().is_none_or(is_used)
         });
         all.map(|one| one.bytes.load(Relaxed)).sum()
-    }
-
-    fn living(&self, gpu_index: usize) -> Vec<(usize, ProcessUsage)> {
-        let found = self.snapshot(gpu_index);
-        if found.is_empty() {
-            return Vec::new();
-        }
-        let file = shared::open(&self.path, false).ok();
-        let alive = |slot| {
-            file.as_ref()
-                .is_none_or(|file| locks::is_locked(file, slot as u64))
-        };
-        found
-            .into_iter()
-            .filter(|(number, _)| alive(*number))
-            .collect()
     }
 
     /// What all processes used at one moment: no byte is counted twice.
