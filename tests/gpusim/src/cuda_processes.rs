@@ -1,10 +1,11 @@
 //! Adds the machine's CUDA processes to the processes of its GPUs, beside those added by hand.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_gpusim_model::engine::TimeSlicing;
+use aliquot_gpusim_model::engine;
 use aliquot_gpusim_model::shared::path_of;
 use aliquot_gpusim_model::{Member, UsageReader, clock, group_of};
 use parking_lot::Mutex;
@@ -12,7 +13,6 @@ use parking_lot::Mutex;
 use crate::ProcessUsage;
 use crate::edit;
 use crate::model::{Gpu, Process, ProcessKind};
-use crate::state::StateError;
 
 /// Nanoseconds of a utilisation sample, and how many of them a driver keeps.
 const SAMPLE: u64 = 170_000_000;
@@ -30,7 +30,7 @@ static OPEN: Mutex<Vec<(PathBuf, u64, Arc<CudaProcesses>)>> = Mutex::new(Vec::ne
 
 impl CudaProcesses {
     /// Opens the usage of a state file's machine.
-    pub(crate) fn open(state: &Path) -> Result<Arc<Self>, StateError> {
+    pub(crate) fn open(state: &Path) -> io::Result<Arc<Self>> {
         use std::os::unix::fs::MetadataExt as _;
         let file = std::fs::metadata(path_of(state)).map_or(0, |file| file.ino());
         let mut open = OPEN.lock();
@@ -72,7 +72,7 @@ impl CudaProcesses {
     ) -> Vec<ProcessUsage> {
         let now = clock();
         if let Some(member) = self.member() {
-            member.settle(gpu_index, (now, TimeSlicing::of(gpu)));
+            member.settle(gpu_index, engine::moment(gpu));
         }
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         let newest = now / SAMPLE;

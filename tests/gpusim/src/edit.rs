@@ -3,17 +3,18 @@
 
 use aliquot_gpusim_model::mig::WHOLE_GPU;
 
+use crate::machine::MachineError;
 use crate::model::{
     ABSENT, FABRIC_COMPLETED, FABRIC_IN_PROGRESS, FABRIC_NOT_STARTED, FABRIC_NOT_SUPPORTED, Gpu,
     MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED,
-    PROCESS_UTILISATION_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind, Xid,
+    PROCESS_UTILISATION_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind, Xid, text,
 };
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
 /// The profile `harsh`: a driver and a GPU as unkind as real ones.
-pub const HARSH: [(&str, &str); 12] = [
+const HARSH: [(&str, &str); 12] = [
     ("reservedMib", "450"),
     ("contextMib", "300"),
     ("contextGrowthMib", "200"),
@@ -29,106 +30,38 @@ pub const HARSH: [(&str, &str); 12] = [
 ];
 
 /// What the profile `blind` sets after [`HARSH`]: the driver shows the host nothing about processes.
-pub const BLIND: [(&str, &str); 2] = [
+const BLIND: [(&str, &str); 2] = [
     ("processUtilisation", "notSupported"),
     ("bytesNotAvailable", "on"),
 ];
 
-/// Why a change was rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum EditError {
-    /// No such GPU.
-    #[error("GPU {given:?} is neither an index below {count} nor a UUID of this machine")]
-    NoSuchGpu {
-        /// The given text.
-        given: String,
-        /// How many GPUs there are.
-        count: u32,
-    },
-    /// No such field.
-    #[error("unknown field {given:?}; expected one of: {}", field_names())]
-    NoSuchField {
-        /// The given text.
-        given: String,
-    },
-    /// The field does not accept this value.
-    #[error("{field}: {value:?} is invalid; expected: {expected}")]
-    BadValue {
-        /// The field.
-        field: &'static str,
-        /// The given value.
-        value: String,
-        /// The accepted values.
-        expected: &'static str,
-    },
-    /// The GPU has the most processes that it can have.
-    #[error("the GPU already has {MAX_PROCESSES} processes")]
-    TooManyProcesses,
-    /// No such process.
-    #[error("no process {pid} on the GPU")]
-    NoSuchProcess {
-        /// Its id.
-        pid: u32,
-    },
-    /// No such instance.
-    #[error("the GPU has no instance {gpu_instance}:{compute_instance}")]
-    NoSuchInstance {
-        /// Number of the GPU instance.
-        gpu_instance: u32,
-        /// Number of the compute instance in it.
-        compute_instance: u32,
-    },
-    /// A reset while processes have the GPU open, or an unload while they have the driver open.
-    #[error("in use by another client: {0}")]
-    InUse(String),
-    /// An unload without a driver.
-    #[error("no driver is loaded")]
-    NotLoaded,
-    /// A load while a driver is loaded.
-    #[error("driver {0} is loaded; expected: none, after an unload")]
-    Loaded(String),
-    /// The state file cannot be used.
-    #[error(transparent)]
-    State(#[from] crate::state::StateError),
-}
-
-fn field_names() -> String {
-    let names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
-    names.join(", ")
-}
-
 /// The index of the GPU that `given` (an index or a uuid) names.
-pub fn index_of(machine: &Machine, given: &str) -> Result<usize, EditError> {
-    let by_uuid = |gpu: &Gpu| crate::model::text(&gpu.uuid) == given;
+pub(crate) fn index_of(machine: &Machine, given: &str) -> Result<usize, MachineError> {
+    let gpus = machine.existing_gpus();
     let found = match given.parse::<usize>() {
-        Ok(index) => (index < machine.existing_gpus().len()).then_some(index),
-        Err(_) => machine.existing_gpus().iter().position(by_uuid),
+        Ok(index) => (index < gpus.len()).then_some(index),
+        Err(_) => gpus.iter().position(|gpu| text(&gpu.uuid) == given),
     };
-    found.ok_or_else(|| EditError::NoSuchGpu {
-        given: given.to_owned(),
-        count: machine.gpu_count,
-    })
+    found.ok_or_else(|| MachineError(format!("no GPU {given} among {}", gpus.len())))
 }
 
 /// Sets a field of [`FIELDS`] from its text. `health=ok` also clears a requested reset.
-pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
-    let Some(&(field, expected)) = FIELDS.iter().find(|(name, _)| *name == field) else {
-        return Err(EditError::NoSuchField {
-            given: field.to_owned(),
-        });
+pub(crate) fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), MachineError> {
+    let Some((_, expected)) = FIELDS.iter().find(|(name, _)| *name == field) else {
+        let names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        let error = format!("unknown field {field:?}; expected one of: {names}");
+        return Err(MachineError(error));
     };
-    try_set(gpu, field, value).ok_or_else(|| EditError::BadValue {
-        field,
-        value: value.to_owned(),
-        expected,
-    })
+    let error = || format!("{field}: {value:?} is invalid; expected: {expected}");
+    try_set(gpu, field, value).ok_or_else(|| MachineError(error()))
 }
 
 /// Declares the fields: name, what it accepts, and how it is set.
 macro_rules! fields {
     ($gpu:ident, $value:ident: $($name:literal $expected:literal => $set:expr;)*) => {
         /// Names that [`set`] knows, each with what it accepts.
-        pub const FIELDS: &[(&str, &str)] = &[$(($name, $expected)),*];
+        const FIELDS: &[(&str, &str)] = &[$(($name, $expected)),*];
 
         fn try_set($gpu: &mut Gpu, field: &str, $value: &str) -> Option<()> {
             match field {
@@ -257,7 +190,7 @@ fn compute_mode(value: &str) -> Option<u32> {
 
 /// Reports an XID of a GPU or, where `instance` has its numbers, of an instance (GPU and compute).
 /// Codes after which NVIDIA's catalogue recommends a reset make the driver request one.
-pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32, u32)) {
+pub(crate) fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32, u32)) {
     let sequence = machine.next_xid;
     machine.next_xid += 1;
     let place = sequence % MAX_XIDS as u64;
@@ -280,7 +213,7 @@ pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32,
 }
 
 /// Adds a process to a GPU, or changes the one with this id and kind.
-pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
+pub(crate) fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), MachineError> {
     let count = gpu.running().len();
     let same = |known: &Process| known.pid == process.pid && known.kind == process.kind;
     if let Some(known) = gpu.running().iter().position(same) {
@@ -289,22 +222,21 @@ pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
         gpu.processes[count] = process;
         gpu.process_count += 1;
     } else {
-        return Err(EditError::TooManyProcesses);
+        let error = format!("the GPU already has {MAX_PROCESSES} processes");
+        return Err(MachineError(error));
     }
     Ok(())
 }
 
 /// Whether these are the numbers of an instance that exists; those of the whole GPU are.
-pub fn has_instance(gpu: &Gpu, (outer, inner): (u32, u32)) -> Result<(), EditError> {
+pub(crate) fn has_instance(gpu: &Gpu, instance: (u32, u32)) -> Result<(), MachineError> {
     let there = gpu.instances(0).into_iter();
     let mut there = there.map(|found| (found.gpu.id, found.compute.id));
-    if (outer, inner) == (WHOLE_GPU, WHOLE_GPU) || there.any(|known| known == (outer, inner)) {
+    if instance == (WHOLE_GPU, WHOLE_GPU) || there.any(|known| known == instance) {
         return Ok(());
     }
-    Err(EditError::NoSuchInstance {
-        gpu_instance: outer,
-        compute_instance: inner,
-    })
+    let error = format!("the GPU has no instance {instance:?}");
+    Err(MachineError(error))
 }
 
 /// A CUDA process that uses memory only.
@@ -323,8 +255,7 @@ pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
     }
 }
 
-/// Removes a process from a GPU.
-pub fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), EditError> {
+pub(crate) fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), MachineError> {
     let left: Vec<Process> = gpu
         .running()
         .iter()
@@ -332,7 +263,7 @@ pub fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), EditError> {
         .copied()
         .collect();
     if left.len() == gpu.running().len() {
-        return Err(EditError::NoSuchProcess { pid });
+        return Err(MachineError(format!("no process {pid} on the GPU")));
     }
     gpu.processes[..left.len()].copy_from_slice(&left);
     gpu.process_count = u32::try_from(left.len()).expect("at most MAX_PROCESSES");

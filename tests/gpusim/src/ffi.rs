@@ -45,7 +45,6 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// Writes the value.
     pub(crate) fn put(&self, value: T) -> Answer {
         self.put_all(&[value])
     }

@@ -11,11 +11,11 @@ mod handles;
 mod holders;
 mod library;
 mod machine;
-pub mod machine_file;
-pub mod mig;
+mod machine_file;
+mod mig;
 pub mod mps;
 pub mod place;
-pub mod show;
+mod show;
 mod visible_devices;
 
 pub use aliquot_gpusim_model::device_nodes::proc_folder;

@@ -1,5 +1,6 @@
 //! What `nvmlInit` opens: the state file of `GPUSIM_STATE`, a count of users, and device handles.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as LIB_RM_VERSION_MISMATCH,
     nvmlReturn_enum_NVML_ERROR_NO_PERMISSION as NO_PERMISSION,
     nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
@@ -23,7 +23,7 @@ use crate::handles;
 use crate::holders::{self, OpenDriver};
 use crate::mig::instances;
 use crate::model::{Gpu, MAX_GPUS, Machine, Process, text};
-use crate::state::{State, StateError, update};
+use crate::state::{State, update};
 use crate::visible_devices::VisibleDevices;
 
 /// Environment variable with the state file's path.
@@ -95,7 +95,6 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// Something of the open library.
 fn of_open<T>(read: impl FnOnce(&Library) -> Option<T>) -> Answer<T> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
@@ -240,14 +239,12 @@ pub(crate) fn is_open_elsewhere(device: nvmlDevice_t) -> Answer<bool> {
     Ok(holders.iter().any(|one| one.pid != own && one.has(index)))
 }
 
-/// Answers a call that changes one GPU.
 pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
     gpu(device)?;
     let index = index(device)?;
     change_machine(|machine| edit(&mut machine.gpus[index]))
 }
 
-/// Answers a call that changes the machine.
 pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) -> Answer<T> {
     let changed = update(&path()?, |machine| edit(machine).map_err(UpdateError));
     changed.map_err(|UpdateError(code)| code)
@@ -255,26 +252,17 @@ pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) ->
 
 struct UpdateError(nvmlReturn_t);
 
-impl From<StateError> for UpdateError {
-    fn from(error: StateError) -> Self {
+impl From<io::Error> for UpdateError {
+    fn from(error: io::Error) -> Self {
         Self(code(&error))
     }
 }
 
-fn code(error: &StateError) -> nvmlReturn_t {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    match error {
-        StateError::Open { source, .. }
-            if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
-        {
-            NO_PERMISSION
-        }
-        StateError::Open { .. } | StateError::NotAState { .. } => DRIVER_NOT_LOADED,
-        StateError::Version { .. } => LIB_RM_VERSION_MISMATCH,
-        StateError::Create { .. }
-        | StateError::Map { .. }
-        | StateError::List { .. }
-        | StateError::NoFreeSlot { .. } => UNKNOWN,
+fn code(error: &io::Error) -> nvmlReturn_t {
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => NO_PERMISSION,
+        ErrorKind::Other => UNKNOWN,
+        _ => DRIVER_NOT_LOADED,
     }
 }
 

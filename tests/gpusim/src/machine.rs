@@ -1,5 +1,6 @@
 //! A simulated machine, named by its state file: what the command and the tests do with it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,33 +8,24 @@ use aliquot_gpusim_model::mig::WHOLE_GPU;
 use serde_json::Value;
 
 use crate::ProcessUsage;
-use crate::cuda_processes::{self, CudaProcesses};
-use crate::edit::{self, EditError};
+use crate::cuda_processes::CudaProcesses;
+use crate::edit;
 use crate::holders::{self, Holder};
-use crate::machine_file::{self, MachineFileError};
+use crate::machine_file;
 use crate::mig::instances;
 use crate::model::{Gpu, Process, padded, text};
 use crate::show;
-use crate::state::{self, State, StateError};
+use crate::state::{self, State};
 
 /// Why an operation on a machine failed.
 #[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// The machine file is wrong.
-    #[error(transparent)]
-    MachineFile(#[from] MachineFileError),
-    /// The state file cannot be used.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The change was rejected.
-    #[error(transparent)]
-    Edit(#[from] EditError),
-    /// The processes that have the driver open cannot be listed.
-    #[error("cannot list the processes that have the driver open: {0}")]
-    Holders(std::io::Error),
-    /// The peak of a group is not known.
-    #[error("the peak of group {0} is not known: too many groups used the GPU")]
-    UnknownPeak(String),
+#[error("{0}")]
+pub struct MachineError(pub(crate) String);
+
+impl From<io::Error> for MachineError {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// Names the profile of the GPUs of new machines, such as `harsh`.
@@ -69,13 +61,9 @@ impl SimulatedMachine {
         &self.state
     }
 
-    /// Everything as JSON; memory in MiB.
+    /// What tests look up of it, as JSON.
     pub fn show(&self) -> Result<Value, MachineError> {
-        let mut machine = State::open(&self.state)?.machine();
-        let processes = CudaProcesses::open(&self.state)?;
-        for (index, gpu) in machine.gpus.iter_mut().enumerate() {
-            cuda_processes::add(gpu, &processes, index, Duration::ZERO);
-        }
+        let machine = State::open(&self.state)?.machine();
         Ok(show::json(&machine))
     }
 
@@ -100,19 +88,19 @@ impl SimulatedMachine {
     /// Peak of the bytes of a GPU that the processes started with `GPUSIM_GROUP=group` used
     /// together at one moment, updated at every allocation.
     pub fn group_peak(&self, gpu: &str, group: &str) -> Result<u64, MachineError> {
-        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
+        let index = self.index_of(gpu)?;
         let found = CudaProcesses::open(&self.state)?.group_peak(index, group);
-        found.ok_or_else(|| MachineError::UnknownPeak(group.to_owned()))
+        found.ok_or_else(|| MachineError("too many groups used the GPU".to_owned()))
     }
 
     /// Peak of the bytes of managed memory that a GPU used and that were on the host at one moment,
     /// because it had no memory for them or a program moved them there.
     pub fn host_peak(&self, gpu: &str) -> Result<u64, MachineError> {
-        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
+        let index = self.index_of(gpu)?;
         Ok(CudaProcesses::open(&self.state)?.host_peak(index))
     }
 
-    /// Sets fields of one GPU at once; the names and values of [`edit::FIELDS`].
+    /// Sets fields of one GPU at once; `src/edit.rs` has their names and values.
     pub fn set(&self, gpu: &str, fields: &[(&str, &str)]) -> Result<(), MachineError> {
         self.change(gpu, |gpu| {
             fields
@@ -125,11 +113,8 @@ impl SimulatedMachine {
     /// on.
     pub fn set_driver(&self, version: &str) -> Result<(), MachineError> {
         state::update(&self.state, |machine| {
-            machine.driver = padded(version).ok_or_else(|| EditError::BadValue {
-                field: "driver",
-                value: version.to_owned(),
-                expected: "up to 79 bytes",
-            })?;
+            let padded = padded(version);
+            machine.driver = padded.ok_or_else(|| MachineError("too long".to_owned()))?;
             Ok(())
         })
     }
@@ -137,7 +122,7 @@ impl SimulatedMachine {
     /// The processes that have the driver open: by NVML, by CUDA, or added by hand.
     pub fn holders(&self) -> Result<Vec<Holder>, MachineError> {
         let machine = State::open(&self.state)?.machine();
-        let mut holders = holders::of_nvml(&self.state).map_err(MachineError::Holders)?;
+        let mut holders = holders::of_nvml(&self.state)?;
         let processes = CudaProcesses::open(&self.state)?;
         for (index, gpu) in machine.existing_gpus().iter().enumerate() {
             let used = processes.process_usage(gpu, index, Duration::ZERO);
@@ -151,13 +136,10 @@ impl SimulatedMachine {
     /// Unloads the driver, as before an upgrade. Fails while another process has it open; no MIG
     /// instance is left.
     pub fn unload(&self) -> Result<(), MachineError> {
-        let holders = self.other_holders(|_| true)?;
+        self.check_unused(|_| true)?;
         state::update(&self.state, |machine| {
             if !machine.is_loaded() {
-                return Err(EditError::NotLoaded.into());
-            }
-            if let Some(holders) = holders {
-                return Err(EditError::InUse(holders).into());
+                return Err(MachineError("no driver is loaded".to_owned()));
             }
             machine.gpus.iter_mut().for_each(instances::reboot);
             machine.driver = [0; 80];
@@ -169,21 +151,23 @@ impl SimulatedMachine {
     pub fn load(&self, version: &str) -> Result<(), MachineError> {
         let loaded = State::open(&self.state)?.machine();
         if loaded.is_loaded() {
-            return Err(EditError::Loaded(text(&loaded.driver).to_owned()).into());
+            let version = text(&loaded.driver);
+            return Err(MachineError(format!("driver {version} is loaded")));
         }
         self.set_driver(version)
     }
 
-    /// The other processes that have the driver open and for which `which` holds, as text.
-    fn other_holders(
-        &self,
-        which: impl Fn(&Holder) -> bool,
-    ) -> Result<Option<String>, MachineError> {
+    /// Fails while another process for which `which` holds has the driver open.
+    fn check_unused(&self, which: impl Fn(&Holder) -> bool) -> Result<(), MachineError> {
         let own = std::process::id();
         let mut holders = self.holders()?;
         holders.retain(|one| one.pid != own && which(one));
+        if holders.is_empty() {
+            return Ok(());
+        }
         let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
-        Ok((!names.is_empty()).then(|| names.join(", ")))
+        let names = names.join(", ");
+        Err(MachineError(format!("in use by another client: {names}")))
     }
 
     /// Reports an XID of one GPU.
@@ -204,12 +188,9 @@ impl SimulatedMachine {
     /// Resets a GPU that no other process has open: a pending MIG mode takes effect, no MIG instance
     /// is left.
     pub fn reset(&self, gpu: &str) -> Result<(), MachineError> {
-        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
-        let holders = self.other_holders(|one| one.has(index))?;
+        let index = self.index_of(gpu)?;
+        self.check_unused(|one| one.has(index))?;
         self.change(gpu, |gpu| {
-            if let Some(holders) = holders {
-                return Err(EditError::InUse(holders));
-            }
             instances::reset(gpu);
             Ok(())
         })
@@ -237,14 +218,18 @@ impl SimulatedMachine {
         self.change(gpu, |gpu| edit::remove_process(gpu, pid))
     }
 
+    fn index_of(&self, gpu: &str) -> Result<usize, MachineError> {
+        edit::index_of(&State::open(&self.state)?.machine(), gpu)
+    }
+
     fn change(
         &self,
         gpu: &str,
-        apply: impl FnOnce(&mut Gpu) -> Result<(), EditError>,
+        apply: impl FnOnce(&mut Gpu) -> Result<(), MachineError>,
     ) -> Result<(), MachineError> {
         state::update(&self.state, |machine| {
             let index = edit::index_of(machine, gpu)?;
-            Ok(apply(&mut machine.gpus[index])?)
+            apply(&mut machine.gpus[index])
         })
     }
 }

@@ -2,13 +2,15 @@
 //! distances, links. Every key is checked; the error for an unknown key names it.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use aliquot_gpusim_model::mig;
 use bytemuck::Zeroable as _;
 use serde::Deserialize;
 
 use crate::catalog::{self, Model};
-use crate::edit::{self, EditError, MIB};
+use crate::edit::{self, MIB};
+use crate::machine::MachineError;
 use crate::model::{self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF};
 
 /// The memory of an empty context on GPUs of this class, in MiB.
@@ -75,26 +77,13 @@ impl Scalar {
     }
 }
 
-/// A pair of GPUs that are nearer than the default, or joined directly.
+/// A pair of GPUs that are joined directly.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Link {
     gpus: (usize, usize),
-    level: Option<Level>,
-    /// Direct `NVLink`s between the two; they replace links to switches.
-    #[serde(default)]
+    /// They replace links to switches.
     nvlinks: usize,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Level {
-    Internal = 0,
-    Single = 10,
-    Multiple = 20,
-    HostBridge = 30,
-    Node = 40,
-    System = 50,
 }
 
 fn default_driver() -> String {
@@ -109,53 +98,20 @@ fn one() -> usize {
     1
 }
 
-/// Why a machine file was rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineFileError {
-    /// Not YAML of this form.
-    #[error("machine file: {0}")]
-    Yaml(String),
-    /// An invalid value.
-    #[error("{field}: {value} is invalid; expected: {expected}")]
-    BadValue {
-        /// The key.
-        field: String,
-        /// The given value.
-        value: String,
-        /// The accepted values.
-        expected: String,
-    },
-    /// An initial value was rejected.
-    #[error("gpus[{group}].set: {source}")]
-    Set {
-        /// Place in `gpus`.
-        group: usize,
-        /// The reason.
-        source: EditError,
-    },
-}
-
 fn model_names() -> String {
     let names: Vec<_> = catalog::MODELS.iter().map(|model| model.name).collect();
     format!("one of: {}", names.join(", "))
 }
 
-fn invalid(
-    field: impl Into<String>,
-    value: &(impl ToString + ?Sized),
-    expected: impl Into<String>,
-) -> MachineFileError {
-    MachineFileError::BadValue {
-        field: field.into(),
-        value: value.to_string(),
-        expected: expected.into(),
-    }
+fn invalid(field: &str, value: &dyn Display, expected: &str) -> MachineError {
+    let error = format!("{field}: {value} is invalid; expected: {expected}");
+    MachineError(error)
 }
 
 /// The machine that a YAML text describes. GPUs for which it names no profile get `profile`.
-pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineFileError> {
-    let file: MachineFile =
-        serde_saphyr::from_str(yaml).map_err(|e| MachineFileError::Yaml(e.to_string()))?;
+pub(crate) fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineError> {
+    let file: MachineFile = serde_saphyr::from_str(yaml)
+        .map_err(|error| MachineError(format!("machine file: {error}")))?;
     let mut machine: Box<Machine> = bytemuck::allocation::zeroed_box();
     machine.driver = short("driver", &file.driver)?;
     machine.cuda = cuda_number(&file.cuda)?;
@@ -166,25 +122,25 @@ pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineF
         add_group(&mut machine, &file.name, number, group, profile)?;
     }
     set_default_levels(&mut machine);
-    for (number, link) in file.links.iter().enumerate() {
-        add_link(&mut machine, number, link)?;
+    for link in &file.links {
+        add_link(&mut machine, link)?;
     }
     Ok(machine)
 }
 
-fn short<const N: usize>(field: &str, value: &str) -> Result<[u8; N], MachineFileError> {
+fn short<const N: usize>(field: &str, value: &str) -> Result<[u8; N], MachineError> {
     model::padded(value)
-        .ok_or_else(|| invalid(field, value, format!("text of less than {N} bytes")))
+        .ok_or_else(|| invalid(field, &value, &format!("text of less than {N} bytes")))
 }
 
-fn cuda_number(text: &str) -> Result<u32, MachineFileError> {
+fn cuda_number(text: &str) -> Result<u32, MachineError> {
     let parts = text.split_once('.');
     let numbers = parts.and_then(|(a, b)| Some((a.parse::<u16>().ok()?, b.parse::<u8>().ok()?)));
     match numbers {
         Some((major, minor)) if minor < 100 => Ok(1000 * u32::from(major) + 10 * u32::from(minor)),
         _ => Err(invalid(
             "cuda",
-            text,
+            &text,
             "major.minor, quoted, such as \"13.0\"",
         )),
     }
@@ -196,36 +152,27 @@ fn add_group(
     number: usize,
     group: &Group,
     profile: Option<&str>,
-) -> Result<(), MachineFileError> {
+) -> Result<(), MachineError> {
     let key = |field: &str| format!("gpus[{number}].{field}");
     let set = |gpu: &mut Gpu, field: &str, value: &str| {
-        edit::set(gpu, field, value).map_err(|source| MachineFileError::Set {
-            group: number,
-            source,
-        })
+        edit::set(gpu, field, value)
+            .map_err(|error| MachineError(format!("gpus[{number}].set: {error}")))
     };
-    let unknown = || invalid(key("model"), &group.model, model_names());
+    let unknown = || invalid(&key("model"), &group.model, &model_names());
     let known = catalog::find(&group.model).ok_or_else(unknown)?;
     let first = machine.existing_gpus().len();
     let last = first + group.count;
     if group.count == 0 || last > MAX_GPUS {
         let expected = format!("at least 1, and {MAX_GPUS} in all");
-        return Err(invalid(key("count"), &group.count, expected));
+        return Err(invalid(&key("count"), &group.count, &expected));
     }
     if !group.uuids.is_empty() && group.uuids.len() != group.count {
         let expected = format!("one for each of the {} GPUs", group.count);
-        return Err(invalid(key("uuids"), &group.uuids.len(), expected));
+        return Err(invalid(&key("uuids"), &group.uuids.len(), &expected));
     }
     for index in first..last {
         let uuid = group.uuids.get(index - first);
         let uuid = uuid.cloned().unwrap_or_else(|| made_uuid(name, index));
-        if !uuid.starts_with("GPU-") {
-            return Err(invalid(key("uuids"), &uuid, "a text that begins with GPU-"));
-        }
-        let twin = |gpu: &Gpu| model::text(&gpu.uuid) == uuid;
-        if machine.existing_gpus().iter().any(twin) {
-            return Err(invalid(key("uuids"), &uuid, "a UUID that no other GPU has"));
-        }
         let mut gpu = default_gpu(known, name, index);
         gpu.uuid = short(&key("uuids"), &uuid)?;
         gpu.numa = group.numa.unwrap_or(0);
@@ -242,11 +189,8 @@ fn add_group(
         }
         if gpu.memory_reserved >= gpu.memory_total {
             let expected = format!("more than the {} MiB reserved", gpu.memory_reserved / MIB);
-            return Err(invalid(
-                key("memoryMib"),
-                &(gpu.memory_total / MIB),
-                expected,
-            ));
+            let memory = gpu.memory_total / MIB;
+            return Err(invalid(&key("memoryMib"), &memory, &expected));
         }
         for (field, value) in group.set.iter().filter(|(field, _)| *field != PROFILE) {
             set(&mut gpu, field, &value.text())?;
@@ -304,37 +248,25 @@ fn set_default_levels(machine: &mut Machine) {
     }
 }
 
-fn add_link(machine: &mut Machine, number: usize, link: &Link) -> Result<(), MachineFileError> {
+fn add_link(machine: &mut Machine, link: &Link) -> Result<(), MachineError> {
     let (a, b) = link.gpus;
     let count = machine.existing_gpus().len();
     if a == b || a >= count || b >= count {
         let expected = format!("two different indexes below {count}");
-        return Err(invalid(
-            format!("links[{number}].gpus"),
-            &format!("[{a}, {b}]"),
-            expected,
-        ));
+        let given = format!("[{a}, {b}]");
+        return Err(invalid("links", &given, &expected));
     }
     for (from, to) in [(a, b), (b, a)] {
-        let gpu = &mut machine.gpus[from];
-        if let Some(level) = link.level {
-            gpu.levels[to] = level as u32;
-        }
+        let nvlink = &mut machine.gpus[from].nvlink;
         let direct = u32::try_from(to + 1).expect("less than MAX_GPUS");
         // Unused links first, then those that lead to a switch.
         for _ in 0..link.nvlinks {
             let place = [LINK_NONE, LINK_SWITCH]
                 .into_iter()
-                .find_map(|kind| gpu.nvlink.iter().position(|leads| *leads == kind));
-            let Some(place) = place else {
-                let expected = format!("at most {MAX_LINKS} for one GPU");
-                return Err(invalid(
-                    format!("links[{number}].nvlinks"),
-                    &link.nvlinks,
-                    expected,
-                ));
-            };
-            gpu.nvlink[place] = direct;
+                .find_map(|kind| nvlink.iter().position(|leads| *leads == kind));
+            let expected = format!("at most {MAX_LINKS} for one GPU");
+            let full = || invalid("nvlinks", &link.nvlinks, &expected);
+            nvlink[place.ok_or_else(full)?] = direct;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! MIG on simulated GPUs: the instances that each model allows ([`profiles`]), and creating and
 //! destroying them ([`instances`]).
 
-pub mod instances;
-pub mod profiles;
+pub(crate) mod instances;
+pub(crate) mod profiles;

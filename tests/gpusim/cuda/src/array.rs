@@ -8,9 +8,6 @@ use crate::heap::{BLOCK, allocate_blocks, release_blocks};
 use crate::objects::Objects;
 use crate::types::Array3dDescriptor;
 
-/// The memory of an array is a multiple of this.
-const ALIGNMENT: u64 = 64 << 10;
-
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
 const MAPPED_LATER: u32 = 0x40 | 0x80;
 
@@ -25,13 +22,9 @@ pub(crate) struct Array {
     pub(crate) memory: Option<Memory>,
 }
 
-/// The GPU memory of an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     base: u64,
-    /// Bytes of the array.
-    size: u64,
-    /// Bytes charged.
     bytes: u64,
 }
 
@@ -45,7 +38,6 @@ fn channel_bytes(format: u32) -> Option<u64> {
     }
 }
 
-/// Bytes of one element.
 fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
     let channels = match descriptor.channels {
         1 | 2 | 4 => u64::from(descriptor.channels),
@@ -75,7 +67,7 @@ pub(crate) fn most_levels(descriptor: &Array3dDescriptor) -> u32 {
     longest.ilog2() + 1
 }
 
-/// Bytes of an array with `levels` levels: rows of 64 bytes, 8 rows together, whole 64 KiB.
+/// Bytes of an array with `levels` levels: rows of 64 bytes, 8 rows together, whole blocks.
 fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
     let element = element_bytes(descriptor)?;
     if descriptor.width == 0 || levels == 0 {
@@ -96,7 +88,7 @@ fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
             .and_then(|bytes| sum.checked_add(bytes))
             .ok_or(ERROR_INVALID_VALUE)?;
     }
-    sum.checked_next_multiple_of(ALIGNMENT)
+    sum.checked_next_multiple_of(BLOCK)
         .ok_or(ERROR_INVALID_VALUE)
 }
 
@@ -108,7 +100,7 @@ impl Array {
         descriptor: Array3dDescriptor,
         levels: u32,
     ) -> Answer<Self> {
-        let size = size(&descriptor, levels)?;
+        let bytes = size(&descriptor, levels)?;
         let context = context.owner();
         if descriptor.flags & MAPPED_LATER != 0 {
             return Ok(Self {
@@ -116,20 +108,16 @@ impl Array {
                 memory: None,
             });
         }
-        let bytes = size.next_multiple_of(BLOCK);
         let base = allocate_blocks(driver, context.gpu_index, bytes)?;
-        driver.count_request(context.gpu_index, size);
         Ok(Self {
             context,
-            memory: Some(Memory { base, size, bytes }),
+            memory: Some(Memory { base, bytes }),
         })
     }
 
-    /// Releases the memory.
     pub(crate) fn give(&self, driver: &Driver) {
         if let Some(memory) = self.memory {
             let gpu_index = self.context.gpu_index;
-            driver.uncount_request(gpu_index, memory.size);
             release_blocks(driver, gpu_index, memory.base, memory.bytes, true);
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn resident_threads(gpu: &Gpu) -> u32 {
 }
 
 fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
-    let ampere = gpu.architecture >= 7;
+    let on_ampere = |newer, older| if gpu.architecture >= 7 { newer } else { older };
     let hopper = gpu.architecture >= 9;
     let number = |value: u32| value.cast_signed();
     Some(match attribute {
@@ -36,31 +36,13 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
         32 => 1,
         33 => number(gpu.pci_bus),
         36 => number(gpu.max_clocks[2] * 1000),
-        37 => {
-            if ampere {
-                5120
-            } else {
-                256
-            }
-        }
-        38 => {
-            if ampere {
-                41_943_040
-            } else {
-                4_194_304
-            }
-        }
+        37 => on_ampere(5120, 256),
+        38 => on_ampere(41_943_040, 4_194_304),
         39 => number(resident_threads(gpu)),
         75 => number(gpu.capability_major),
         76 => number(gpu.capability_minor),
         85 => number(gpu.minor),
-        108 => {
-            if ampere {
-                31_457_280
-            } else {
-                0
-            }
-        }
+        108 => on_ampere(31_457_280, 0),
         120 | 126 | 127 => i32::from(hopper),
         131 | 134 => gpu.numa,
         _ => return None,
@@ -102,30 +84,7 @@ fn of_all(attribute: i32) -> Option<i32> {
         87 => 2,
         97 => 166_912,
         109 => 134_213_632,
-        17
-        | 18
-        | 34
-        | 35
-        | 42..=74
-        | 77
-        | 84
-        | 86
-        | 88
-        | 100
-        | 101
-        | 104
-        | 105
-        | 107
-        | 110
-        | 112
-        | 118
-        | 121
-        | 124
-        | 128
-        | 130
-        | 132
-        | 133
-        | 135..=146 => 0,
+        _ if (1..=146).contains(&attribute) => 0,
         _ => return None,
     })
 }

@@ -23,11 +23,13 @@ pub(crate) struct Address(pub(crate) *const ());
 // SAFETY: the address of a function, which is the same for every thread and never read through.
 unsafe impl Sync for Address {}
 
-/// Declares entry points: `name since symbol(arguments) [/ since symbol as flag] { body }`. The
-/// body answers `Answer`; `flag` is true in the twin whose default stream is the thread's own.
+/// Declares entry points: `name since symbol(arguments) [, since symbol]... [/ since symbol as flag]
+/// { body }`, with the other forms of the same arguments, and the twin whose default stream is the
+/// thread's own, in which `flag` is true. The body answers `Answer`.
 macro_rules! calls {
     ($table:ident: $(
         $name:ident $since:literal $symbol:ident $args:tt
+        $(, $form_since:literal $form:ident)*
         $(/ $twin_since:literal $twin:ident as $flag:ident)? $body:block
     )*) => {
         pub(crate) static $table: &[$crate::calls::Call] = &[$(
@@ -40,6 +42,13 @@ macro_rules! calls {
             },
             $($crate::calls::Call {
                 name: stringify!($name),
+                since: $form_since,
+                per_thread: false,
+                exported: $crate::calls::Address(exported::$form as *const ()),
+                internal: $crate::calls::Address(internal::$form as *const ()),
+            },)*
+            $($crate::calls::Call {
+                name: stringify!($name),
                 since: $twin_since,
                 per_thread: true,
                 exported: $crate::calls::Address(exported::$twin as *const ()),
@@ -50,6 +59,7 @@ macro_rules! calls {
             use super::*;
             $(
                 $crate::calls::calls!(@internal $symbol [$(let $flag = false;)?] $args $body);
+                $($crate::calls::calls!(@internal $form [] $args $body);)*
                 $($crate::calls::calls!(@internal $twin [let $flag = true;] $args $body);)?
             )*
         }
@@ -57,6 +67,7 @@ macro_rules! calls {
             use super::*;
             $(
                 $crate::calls::calls!(@export $symbol $args);
+                $($crate::calls::calls!(@export $form $args);)*
                 $($crate::calls::calls!(@export $twin $args);)?
             )*
         }

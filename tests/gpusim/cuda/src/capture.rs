@@ -21,7 +21,6 @@ use crate::streams::{Stream, StreamKind};
 pub(crate) const GLOBAL: u32 = 0;
 pub(crate) const RELAXED: u32 = 2;
 
-/// One node of a graph.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) handle: u64,
@@ -91,7 +90,6 @@ pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
-/// Begins a capture in a stream.
 pub(crate) fn begin(stream: &Stream, mode: u32) -> Arc<Capture> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let capture = Arc::new(Capture {
@@ -181,7 +179,6 @@ impl Capture {
         self.invalid.load(Relaxed)
     }
 
-    /// Adds a node in the order of a stream.
     pub(crate) fn add(&self, stream: u64, mut node: Node) -> Answer {
         if self.is_invalid() {
             return Err(ERROR_STREAM_CAPTURE_INVALIDATED);

@@ -92,7 +92,8 @@ impl Context {
         if known >= needed {
             return Ok(());
         }
-        let growth = driver.facts(self.gpu_index).context_growth_bytes;
+        let growth = driver.on_gpu(self.gpu_index, |gpu| gpu.context_growth_bytes);
+        let growth = growth / driver.context_part();
         let threads = driver.resident_threads(self.gpu_index);
         let stacks = self.stacks.load(Relaxed);
         let size = |launched: u64| {
@@ -117,7 +118,6 @@ impl Context {
         Ok(())
     }
 
-    /// Adds a user.
     pub(crate) fn attach(&self) {
         self.attached.fetch_add(1, Relaxed);
     }
@@ -147,7 +147,6 @@ thread_local! {
     static BELOW: RefCell<Vec<Option<ContextRef>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's current context.
 #[inline]
 pub(crate) fn current() -> Answer<ContextRef> {
     driver()?;
@@ -159,25 +158,21 @@ pub(crate) fn top() -> Option<ContextRef> {
     TOP.get()
 }
 
-/// `cuCtxSetCurrent`.
 pub(crate) fn set_current(context: Option<ContextRef>) {
     TOP.set(context);
 }
 
-/// `cuCtxPushCurrent`.
 pub(crate) fn push(context: ContextRef) {
     BELOW.with_borrow_mut(|below| below.push(TOP.get()));
     TOP.set(Some(context));
 }
 
-/// `cuCtxPopCurrent`.
 pub(crate) fn pop() -> Answer<ContextRef> {
     let context = TOP.get().ok_or(ERROR_INVALID_CONTEXT)?;
     TOP.set(BELOW.with_borrow_mut(Vec::pop).flatten());
     Ok(context)
 }
 
-/// The contexts of the process.
 pub(crate) struct Contexts {
     primary: Vec<Mutex<Primary>>,
     explicit: Mutex<HashMap<Handle, ContextRef>>,
@@ -247,7 +242,6 @@ impl Contexts {
         Ok(primary.context.is_some_and(Context::is_alive))
     }
 
-    /// A new explicit context.
     pub(crate) fn create(&self, driver: &Driver, device: Device) -> Answer<ContextRef> {
         let context = start(driver, device, None)?;
         self.explicit.lock().insert(context.handle(), context);
@@ -265,13 +259,11 @@ impl Contexts {
         Ok(handle)
     }
 
-    /// The context behind a green one.
     pub(crate) fn of_green(&self, handle: Handle) -> Answer<ContextRef> {
         let known = self.green.lock().get(&handle).copied();
         known.ok_or(ERROR_INVALID_HANDLE)
     }
 
-    /// Destroys a green context.
     pub(crate) fn destroy_green(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.green.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_HANDLE)?;
@@ -281,7 +273,6 @@ impl Contexts {
         self.release(driver, context.device)
     }
 
-    /// Destroys an explicit context.
     pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.explicit.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_CONTEXT)?;
@@ -292,7 +283,6 @@ impl Contexts {
         Ok(())
     }
 
-    /// The context of a handle.
     pub(crate) fn find(&self, handle: Handle) -> Answer<ContextRef> {
         if let Some(context) = self.explicit.lock().get(&handle) {
             return context.living();
@@ -305,15 +295,18 @@ impl Contexts {
 
 fn start(driver: &Driver, device: Device, again: Option<ContextRef>) -> Answer<ContextRef> {
     let gpu_index = driver.gpu_index(device)?;
-    let facts = driver.facts(gpu_index);
-    let taken = facts.compute_mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
-    if facts.lost || facts.compute_mode == PROHIBITED || taken {
+    let (mode, lost, bytes) = driver.on_gpu(gpu_index, |gpu| {
+        (gpu.compute_mode, gpu.lost != 0, gpu.context_bytes)
+    });
+    let taken = mode == EXCLUSIVE && driver.member().others_have_contexts(gpu_index);
+    if lost || mode == PROHIBITED || taken {
         return Err(ERROR_DEVICE_UNAVAILABLE);
     }
-    driver.charge(gpu_index, facts.context_bytes)?;
+    let bytes = bytes / driver.context_part();
+    driver.charge(gpu_index, bytes)?;
     driver.contexts_on(gpu_index).fetch_add(1, Relaxed);
     let context = again.unwrap_or_else(|| new(device, gpu_index, None));
-    *context.bytes.lock() = facts.context_bytes;
+    *context.bytes.lock() = bytes;
     *context.code.lock() = 0;
     context.launched.store(0, Relaxed);
     context.stacks.store(0, Relaxed);

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_gpusim_model::Member;
 use aliquot_gpusim_model::device_nodes;
-use aliquot_gpusim_model::engine::TimeSlicing;
 use aliquot_gpusim_model::mig::MigDevice;
 use aliquot_gpusim_model::model::{Gpu, Machine};
 use aliquot_gpusim_model::state::State;
@@ -34,7 +33,6 @@ use crate::types::Device;
 use crate::vmm::Vmm;
 use crate::wait;
 
-/// This process's driver.
 pub(crate) struct Driver {
     state: State,
     member: Member,
@@ -128,7 +126,6 @@ pub(crate) fn init(flags: u32) -> Answer {
     Ok(())
 }
 
-/// The initialised driver.
 #[inline]
 pub(crate) fn driver() -> Answer<&'static Driver> {
     match DRIVER.get() {
@@ -152,47 +149,11 @@ pub(crate) fn wait_while_suspended(symbol: &str) {
     }
 }
 
-/// Facts of a GPU that many calls read.
-#[derive(Clone, Copy)]
-pub(crate) struct Facts {
-    /// Bytes that CUDA processes may use together.
-    pub(crate) capacity: u64,
-    pub(crate) context_bytes: u64,
-    /// Bytes by which a context grows when a kernel is first launched in it.
-    pub(crate) context_growth_bytes: u64,
-    /// `CUcomputemode`.
-    pub(crate) compute_mode: u32,
-    pub(crate) lost: bool,
-    /// How processes share its time.
-    pub(crate) slicing: TimeSlicing,
-    /// Nanoseconds that the GPU takes to pass an event.
-    pub(crate) mark_latency: u64,
-    /// Nanoseconds of CPU time of a launch.
-    pub(crate) launch: u64,
-    /// Bytes that move within the GPU in a second; 0: at once.
-    pub(crate) move_rate: u64,
-    /// Streams of one process run at the same time.
-    pub(crate) overlap: bool,
-    /// Percent by which kernel times vary.
-    pub(crate) swing: u32,
-}
-
-impl Facts {
-    /// Nanoseconds in which so many bytes move within the GPU.
-    pub(crate) fn move_time(&self, bytes: u64) -> u64 {
-        let time = u128::from(bytes) * 1_000_000_000;
-        let time = time.checked_div(u128::from(self.move_rate)).unwrap_or(0);
-        u64::try_from(time).unwrap_or(u64::MAX)
-    }
-}
-
 impl Driver {
-    /// How many devices the process sees.
     pub(crate) fn count(&self) -> i32 {
         i32::try_from(self.gpu_indexes.len()).expect("at most MAX_GPUS")
     }
 
-    /// The GPU behind a device ordinal.
     pub(crate) fn gpu_index(&self, device: Device) -> Answer<usize> {
         let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
         self.gpu_indexes
@@ -201,7 +162,6 @@ impl Driver {
             .ok_or(ERROR_INVALID_DEVICE)
     }
 
-    /// The device ordinal of a GPU.
     pub(crate) fn device_of(&self, gpu_index: usize) -> Option<Device> {
         let ordinal = self.gpu_indexes.iter().position(|own| *own == gpu_index)?;
         i32::try_from(ordinal).ok()
@@ -225,44 +185,45 @@ impl Driver {
         see(&seen.1)
     }
 
-    /// Reads the GPU of a device ordinal.
-    pub(crate) fn gpu<T>(&self, device: Device, see: impl FnOnce(&Gpu) -> T) -> Answer<T> {
-        let gpu_index = self.gpu_index(device)?;
-        Ok(self.with_machine(|machine| see(&machine.gpus[gpu_index])))
+    /// Reads a GPU as it is now.
+    pub(crate) fn on_gpu<T>(&self, gpu_index: usize, see: impl FnOnce(&Gpu) -> T) -> T {
+        self.with_machine(|machine| see(&machine.gpus[gpu_index]))
     }
 
-    pub(crate) fn facts(&self, gpu_index: usize) -> Facts {
-        self.with_machine(|machine| {
-            let gpu = &machine.gpus[gpu_index];
+    pub(crate) fn gpu<T>(&self, device: Device, see: impl FnOnce(&Gpu) -> T) -> Answer<T> {
+        Ok(self.on_gpu(self.gpu_index(device)?, see))
+    }
+
+    /// Bytes of a GPU that CUDA processes may use together.
+    pub(crate) fn capacity(&self, gpu_index: usize) -> u64 {
+        self.on_gpu(gpu_index, |gpu| {
             let others = gpu.used() + gpu.memory_reserved;
-            let part = self.mps.as_ref().map_or(1, |_| mps::CONTEXT_PART);
-            Facts {
-                capacity: gpu.memory_total.saturating_sub(others),
-                context_bytes: gpu.context_bytes / part,
-                context_growth_bytes: gpu.context_growth_bytes / part,
-                compute_mode: gpu.compute_mode,
-                lost: gpu.lost != 0,
-                slicing: TimeSlicing::of(gpu),
-                mark_latency: u64::from(gpu.mark_latency_us) * 1000,
-                launch: u64::from(gpu.launch_us) * 1000,
-                move_rate: gpu.copy_gib_per_second << 30,
-                overlap: gpu.overlap != 0,
-                swing: gpu.clock_swing,
-            }
+            gpu.memory_total.saturating_sub(others)
         })
+    }
+
+    /// By how much less a context takes of a GPU where a server of MPS has the rest.
+    pub(crate) fn context_part(&self) -> u64 {
+        self.mps.as_ref().map_or(1, |_| mps::CONTEXT_PART)
+    }
+
+    /// Nanoseconds in which so many bytes move within a GPU.
+    pub(crate) fn move_time(&self, gpu_index: usize, bytes: u64) -> u64 {
+        let rate = self.on_gpu(gpu_index, |gpu| gpu.copy_gib_per_second << 30);
+        let time = u128::from(bytes) * 1_000_000_000;
+        let time = time.checked_div(u128::from(rate)).unwrap_or(0);
+        u64::try_from(time).unwrap_or(u64::MAX)
     }
 
     /// The multiprocessors that this process sees on a GPU.
     pub(crate) fn multiprocessors(&self, gpu_index: usize) -> u32 {
-        let whole =
-            || self.with_machine(|machine| attributes::multiprocessors(&machine.gpus[gpu_index]));
+        let whole = || self.on_gpu(gpu_index, attributes::multiprocessors);
         self.instance_multiprocessors.unwrap_or_else(whole)
     }
 
     /// The threads of this process that can run at once on a GPU.
     pub(crate) fn resident_threads(&self, gpu_index: usize) -> u64 {
-        let each =
-            self.with_machine(|machine| attributes::resident_threads(&machine.gpus[gpu_index]));
+        let each = self.on_gpu(gpu_index, attributes::resident_threads);
         u64::from(self.multiprocessors(gpu_index)) * u64::from(each)
     }
 
@@ -281,37 +242,27 @@ impl Driver {
         &self.member
     }
 
-    /// Counts a launch.
-    pub(crate) fn count_launch(&self, gpu_index: usize) {
-        self.member
-            .counters(gpu_index)
-            .launches
-            .fetch_add(1, Relaxed);
-    }
-
-    /// Charges bytes of a GPU to this process.
     pub(crate) fn charge(&self, gpu_index: usize, bytes: u64) -> Answer {
-        let capacity = self.facts(gpu_index).capacity;
+        let capacity = self.capacity(gpu_index);
         let taken = self.member.charge(gpu_index, bytes, capacity);
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
     /// Charges bytes that may be moved to the host later.
     pub(crate) fn charge_managed(&self, gpu_index: usize, bytes: u64) -> Answer {
-        let capacity = self.facts(gpu_index).capacity;
+        let capacity = self.capacity(gpu_index);
         let taken = self.member.charge_managed(gpu_index, bytes, capacity);
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Releases bytes.
     pub(crate) fn release(&self, gpu_index: usize, bytes: u64) {
         self.member.release(gpu_index, bytes);
     }
 
     /// Free and total bytes, as a program sees them.
     pub(crate) fn memory(&self, gpu_index: usize) -> (u64, u64) {
-        let capacity = self.facts(gpu_index).capacity;
-        let total = self.with_machine(|machine| total_memory(&machine.gpus[gpu_index]));
+        let capacity = self.capacity(gpu_index);
+        let total = self.on_gpu(gpu_index, total_memory);
         let free = capacity.saturating_sub(self.member.used(gpu_index));
         // A client of MPS, or a process in a cgroup with a limit, sees its limit as the GPU's
         // memory.
@@ -326,22 +277,6 @@ impl Driver {
         limits.fold((free, total), |(free, total), (left, all)| {
             (free.min(left), total.min(all))
         })
-    }
-
-    /// Counts the requested bytes, apart from the bytes charged for them.
-    pub(crate) fn count_request(&self, gpu_index: usize, bytes: u64) {
-        self.member
-            .counters(gpu_index)
-            .requested
-            .fetch_add(bytes, Relaxed);
-    }
-
-    /// Undoes `count_request`.
-    pub(crate) fn uncount_request(&self, gpu_index: usize, bytes: u64) {
-        self.member
-            .counters(gpu_index)
-            .requested
-            .fetch_sub(bytes, Relaxed);
     }
 
     /// Counts bytes that were imported from another process, which is charged for them.

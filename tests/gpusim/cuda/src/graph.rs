@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use crate::capture::{Node, Work};
-use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
+use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::ContextRef;
 use crate::driver::Driver;
 use crate::exports::launch;
@@ -13,11 +13,9 @@ use crate::ffi::Answer;
 use crate::heap::Kind;
 use crate::types::Handle;
 
-/// A graph that is built.
 #[derive(Default)]
 pub(crate) struct Graph(pub(crate) Mutex<Vec<Node>>);
 
-/// A graph that can be launched.
 pub(crate) struct ExecutableGraph {
     pub(crate) nodes: Vec<Node>,
     /// `CUgraphInstantiate_flags`.
@@ -38,7 +36,6 @@ pub(crate) struct GraphMemory {
     pub(crate) reserved_high: u64,
 }
 
-/// That of all GPUs.
 #[derive(Default)]
 pub(crate) struct GraphMemoryByGpu(Mutex<std::collections::HashMap<usize, GraphMemory>>);
 
@@ -70,10 +67,7 @@ impl ExecutableGraph {
         let mut work = 0_u64;
         for node in &self.nodes {
             if let Work::Kernel { function } = node.work {
-                let known = driver
-                    .objects
-                    .functions
-                    .get(function, ERROR_INVALID_HANDLE)?;
+                let known = driver.objects.functions.get(function)?;
                 context.owner().prepare_launch(driver, known.local_bytes)?;
                 work = work.saturating_add(launch::draw(&known, context.gpu_index));
             }
@@ -110,7 +104,7 @@ impl GraphMemoryByGpu {
                     return Err(ERROR_INVALID_VALUE);
                 }
                 driver.heap.remove(address, is_graphs);
-                self.record_freed(driver, gpu_index, live.size);
+                self.record_freed(gpu_index, live.size);
             }
         }
         self.grow(driver, nodes)?;
@@ -123,14 +117,13 @@ impl GraphMemoryByGpu {
                 } => {
                     let kind = Kind::Graph { gpu_index };
                     driver.heap.add(address, bytes, kind, Some(context));
-                    driver.count_request(gpu_index, bytes);
                     self.with(gpu_index, |reserve| reserve.used += whole(bytes));
                 }
                 Work::Free { address } => {
                     let gone = driver.heap.remove(address, is_graphs);
                     let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
                     if let Kind::Graph { gpu_index } = gone.kind {
-                        self.record_freed(driver, gpu_index, gone.size);
+                        self.record_freed(gpu_index, gone.size);
                     }
                 }
                 _ => {}
@@ -166,14 +159,12 @@ impl GraphMemoryByGpu {
     }
 
     /// An allocation of a graph was freed; the GPU gets it back when it is trimmed.
-    pub(crate) fn record_freed(&self, driver: &Driver, gpu_index: usize, bytes: u64) {
-        driver.uncount_request(gpu_index, bytes);
+    pub(crate) fn record_freed(&self, gpu_index: usize, bytes: u64) {
         self.with(gpu_index, |reserve| {
             reserve.used = reserve.used.saturating_sub(whole(bytes));
         });
     }
 
-    /// `cuDeviceGraphMemTrim`.
     pub(crate) fn trim(&self, driver: &Driver, gpu_index: usize) {
         self.with(gpu_index, |reserve| {
             driver.release(gpu_index, reserve.reserved - reserve.used);

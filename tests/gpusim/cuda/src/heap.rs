@@ -28,14 +28,12 @@ pub(crate) enum Kind {
     Host,
     /// Part of a pool.
     Pool {
-        /// The pool.
         pool: Handle,
     },
     /// A mapping of physical memory, of `vmm`.
     Mapped,
     /// Memory of a graph's allocation node.
     Graph {
-        /// The GPU on which it is.
         gpu_index: usize,
     },
     /// Memory of another process.
@@ -44,7 +42,6 @@ pub(crate) enum Kind {
     ForeignPool,
 }
 
-/// One allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocation {
     pub(crate) base: u64,
@@ -63,7 +60,6 @@ pub(crate) struct Allocation {
     pub(crate) number: u64,
 }
 
-/// All allocations of the process.
 #[derive(Default)]
 pub(crate) struct Heap {
     known: Mutex<AllocationTable>,
@@ -105,7 +101,6 @@ impl Heap {
             let bytes = bytes.ok_or(ERROR_OUT_OF_MEMORY)?;
             (allocate_blocks(driver, gpu_index, bytes)?, bytes)
         };
-        driver.count_request(gpu_index, size);
         self.insert(base, size, blocks, Kind::Device, Some(context));
         Ok(base)
     }
@@ -249,14 +244,12 @@ impl Heap {
     }
 }
 
-/// Releases the memory of an allocation.
 pub(crate) fn release(driver: &Driver, gone: &Allocation) {
     match gone.kind {
         Kind::Device => {
             let Some(context) = gone.context else {
                 return;
             };
-            driver.uncount_request(context.gpu_index, gone.size);
             if gone.number != 0 {
                 let member = driver.member();
                 member.release_shared(context.gpu_index, gone.number, gone.blocks);
@@ -282,9 +275,7 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 driver.member().unshare(context.gpu_index, gone.number);
             }
         }
-        Kind::Graph { gpu_index } => driver
-            .graph_memory
-            .record_freed(driver, gpu_index, gone.size),
+        Kind::Graph { gpu_index } => driver.graph_memory.record_freed(gpu_index, gone.size),
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);
             driver

@@ -185,25 +185,3 @@ pub(crate) fn report_fatal_error(driver: &Driver, code: u32) {
         let _ = writeln!(client.stream.lock(), "fault {code}");
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn client_may_only_lower_the_servers_limits() {
-        let server = BTreeMap::from([(0, 10 << 30)]);
-        let check = |own: Option<&str>, expected: u64| {
-            assert_eq!(lowered(&server, own).get(&0), Some(&expected), "{own:?}");
-        };
-        check(None, 10 << 30);
-        check(Some("0=5G"), 5 << 30);
-        check(Some("0=512M,1=1G"), 512 << 20);
-        check(Some("0=40G"), 10 << 30);
-        // The form that people write and that is none.
-        check(Some("5GB"), 10 << 30);
-        assert_eq!(percent(25, None), 25);
-        assert_eq!(percent(25, Some("10.5")), 10);
-        assert_eq!(percent(25, Some("80")), 25);
-    }
-}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 
 use crate::array::Array;
+use crate::codes::ERROR_INVALID_HANDLE;
 use crate::exports::event::Event;
 use crate::exports::library::{Kernel, Library};
 use crate::exports::module::{Function, Module};
@@ -52,13 +53,13 @@ impl<T> Table<T> {
         handle
     }
 
-    /// The object, or the code that its calls give for a handle that is none.
-    pub(crate) fn get(&self, handle: Handle, otherwise: u32) -> Answer<Arc<T>> {
-        self.0.read().get(&handle).cloned().ok_or(otherwise)
+    pub(crate) fn get(&self, handle: Handle) -> Answer<Arc<T>> {
+        let found = self.0.read().get(&handle).cloned();
+        found.ok_or(ERROR_INVALID_HANDLE)
     }
 
-    pub(crate) fn remove(&self, handle: Handle, otherwise: u32) -> Answer<Arc<T>> {
-        self.0.write().remove(&handle).ok_or(otherwise)
+    pub(crate) fn remove(&self, handle: Handle) -> Answer<Arc<T>> {
+        self.0.write().remove(&handle).ok_or(ERROR_INVALID_HANDLE)
     }
 
     /// Does something with each.

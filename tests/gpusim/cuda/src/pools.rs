@@ -18,7 +18,6 @@ const CHUNK: u64 = 32 << 20;
 /// Allocations are multiples of this.
 const PART: u64 = 512;
 
-/// All pools of the process.
 pub(crate) struct Pools(Mutex<State>);
 
 struct State {
@@ -32,7 +31,6 @@ struct State {
     movable: HashMap<u64, Handle>,
 }
 
-/// One pool.
 pub(crate) struct Pool {
     pub(crate) gpu_index: usize,
     /// Its memory is on the host, and not charged to the GPU.
@@ -131,7 +129,6 @@ impl Pools {
         Ok(default)
     }
 
-    /// The host's pool.
     pub(crate) fn of_host(&self, driver: &Driver) -> Answer<Handle> {
         if let Some(known) = self.0.lock().of_host {
             return Ok(known);
@@ -185,7 +182,6 @@ impl Pools {
         Ok(())
     }
 
-    /// Reads or changes a pool.
     pub(crate) fn with<T>(
         &self,
         handle: Handle,
@@ -210,15 +206,14 @@ impl Pools {
         let bytes = size
             .checked_next_multiple_of(PART)
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        let (gpu_index, managed) = self.with(handle, |pool| {
+        let managed = self.with(handle, |pool| {
             pool.grow(driver, bytes)?;
-            Ok((pool.gpu_index, pool.managed))
+            Ok(pool.managed)
         })?;
         let base = driver
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        driver.count_request(gpu_index, size);
         let kind = if managed {
             self.0.lock().movable.insert(base, handle);
             Kind::Managed
@@ -241,7 +236,6 @@ impl Pools {
     pub(crate) fn record_freed(&self, driver: &Driver, handle: Handle, size: u64) {
         let mut state = self.0.lock();
         if let Some(pool) = state.pools.get_mut(&handle) {
-            driver.uncount_request(pool.gpu_index, size);
             pool.used = pool.used.saturating_sub(size.next_multiple_of(PART));
             if pool.destroyed && pool.used == 0 {
                 pool.trim(driver, 0);
@@ -264,7 +258,6 @@ impl Pools {
         }
     }
 
-    /// `cuMemPoolTrimTo`.
     pub(crate) fn trim(&self, driver: &Driver, handle: Handle, keep: u64) -> Answer {
         self.with(handle, |pool| {
             pool.trim(driver, keep);

@@ -128,7 +128,6 @@ impl Pages {
         }
     }
 
-    /// A page left the host.
     fn record_off_host(&mut self, driver: &Driver, page: &Page) {
         if let Some(gpu_index) = self.on_host.remove(page) {
             driver.member().remove_host_bytes(gpu_index, PAGE);

@@ -9,7 +9,6 @@ use std::thread::ThreadId;
 use parking_lot::Mutex;
 
 use crate::capture::{self, Capture, Node};
-use crate::codes::ERROR_INVALID_HANDLE;
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::Answer;
@@ -20,7 +19,6 @@ use crate::types::Handle;
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
-/// One stream.
 pub(crate) struct Stream {
     pub(crate) context: ContextRef,
     pub(crate) kind: StreamKind,
@@ -204,7 +202,7 @@ pub(crate) fn find(stream: Handle, own: bool) -> Answer<Arc<Stream>> {
         LEGACY => None,
         PER_THREAD => Some(std::thread::current().id()),
         0 => own.then(|| std::thread::current().id()),
-        handle => return driver()?.objects.streams.get(handle, ERROR_INVALID_HANDLE),
+        handle => return driver()?.objects.streams.get(handle),
     };
     let context = current()?;
     let mut streams = context.defaults.streams.lock();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use aliquot_gpusim_model::clock;
-use aliquot_gpusim_model::engine::{Dependencies, Progress, TimeSlicing};
+use aliquot_gpusim_model::engine::{self, Dependencies, Moment, Progress};
 use aliquot_gpusim_model::model::MAX_GPUS;
 use parking_lot::Mutex;
 
@@ -50,13 +50,18 @@ impl Mark {
 }
 
 impl Driver {
-    fn moment(&self, gpu_index: usize) -> (u64, TimeSlicing) {
-        (clock(), self.facts(gpu_index).slicing)
+    fn moment(&self, gpu_index: usize) -> Moment {
+        self.on_gpu(gpu_index, engine::moment)
+    }
+
+    /// Whether work in different streams runs at the same time.
+    fn overlaps(&self, gpu_index: usize) -> bool {
+        self.on_gpu(gpu_index, |gpu| gpu.overlap != 0)
     }
 
     /// Spends the CPU time that a launch takes.
     pub(crate) fn spend_launch_time(&self, gpu_index: usize) {
-        let time = self.facts(gpu_index).launch;
+        let time = self.on_gpu(gpu_index, |gpu| u64::from(gpu.launch_us) * 1000);
         if time == 0 {
             return;
         }
@@ -69,7 +74,6 @@ impl Driver {
     /// Queues work of so many nanoseconds after the work of a number; waits while the queue is full,
     /// as launches do.
     pub(crate) fn queue(&self, gpu_index: usize, work: u64, behind: u64) -> u64 {
-        self.count_launch(gpu_index);
         if work == 0 && self.member().is_idle(gpu_index) {
             return self.member().newest(gpu_index).0;
         }
@@ -79,7 +83,7 @@ impl Driver {
     /// The number of work that is done when the work of all these numbers is.
     pub(crate) fn join(&self, gpu_index: usize, numbers: &[u64]) -> u64 {
         let newest = numbers.iter().copied().max().unwrap_or(0);
-        if newest == NEVER || !self.facts(gpu_index).overlap {
+        if newest == NEVER || !self.overlaps(gpu_index) {
             return newest;
         }
         let done = self.member().all_done_to(gpu_index);
@@ -95,7 +99,7 @@ impl Driver {
 
     fn push(&self, gpu_index: usize, work: u64, behind: &[u64]) -> u64 {
         self.resolve_marks(gpu_index, self.member().newest(gpu_index).1);
-        let after = if self.facts(gpu_index).overlap {
+        let after = if self.overlaps(gpu_index) {
             Dependencies::Numbers(behind)
         } else {
             Dependencies::All
@@ -112,7 +116,6 @@ impl Driver {
         }
     }
 
-    /// The work of a number is done.
     pub(crate) fn is_done(&self, gpu_index: usize, number: u64) -> bool {
         if number == NEVER {
             return false;
@@ -165,7 +168,8 @@ impl Driver {
     /// As `mark`, for an event: the GPU passes it some time later, and what follows does not wait
     /// for that.
     pub(crate) fn event_mark(&self, gpu_index: usize, number: u64) -> Arc<Mark> {
-        self.set_mark(gpu_index, number, self.facts(gpu_index).mark_latency)
+        let latency = self.on_gpu(gpu_index, |gpu| u64::from(gpu.mark_latency_us) * 1000);
+        self.set_mark(gpu_index, number, latency)
     }
 
     fn set_mark(&self, gpu_index: usize, number: u64, latency: u64) -> Arc<Mark> {

@@ -9,7 +9,6 @@ const OTHERWISE: u64 = 10_000;
 /// Nanoseconds of the swing of the GPU's speed.
 const SWING: u64 = 10_000_000_000;
 
-/// The distribution of a kernel's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelTime {
     /// Nanoseconds.
@@ -21,7 +20,6 @@ pub(crate) struct KernelTime {
 }
 
 impl KernelTime {
-    /// Parses a kernel's name.
     pub(crate) fn of(name: &str) -> Self {
         let words: Vec<&str> = name.split('_').collect();
         let after = |word: &str| {
@@ -52,7 +50,6 @@ impl KernelTime {
     }
 }
 
-/// A part of a whole.
 fn fraction(part: u64, whole: u64) -> f64 {
     #[expect(
         clippy::cast_precision_loss,
@@ -62,7 +59,6 @@ fn fraction(part: u64, whole: u64) -> f64 {
     part / whole
 }
 
-/// Nanoseconds times a factor.
 pub(crate) fn scaled(nanoseconds: u64, factor: f64) -> u64 {
     #[expect(
         clippy::cast_precision_loss,

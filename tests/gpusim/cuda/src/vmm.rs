@@ -24,7 +24,6 @@ pub(crate) const FILE: u32 = 1;
 /// Sizes and addresses are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// All virtual memory of the process.
 #[derive(Default)]
 pub(crate) struct Vmm(Mutex<State>);
 
@@ -100,7 +99,6 @@ impl Vmm {
         };
         if let Some(gpu_index) = gpu_index {
             driver.charge(gpu_index, size)?;
-            driver.count_request(gpu_index, size);
         }
         Ok(self.add(gpu_index, size, properties, None))
     }
@@ -198,7 +196,6 @@ impl Vmm {
         Ok(state.with_handle(handle)?.properties)
     }
 
-    /// Drops one handle.
     pub(crate) fn release(&self, driver: &Driver, handle: Handle) -> Answer {
         let mut state = self.0.lock();
         state.with_handle(handle)?.handles -= 1;
@@ -268,10 +265,8 @@ impl Vmm {
     pub(crate) fn set_access(&self, (address, size): (u64, u64)) -> Answer {
         let state = self.0.lock();
         let end = address.checked_add(size).ok_or(ERROR_INVALID_VALUE)?;
-        let mut covered = 0;
-        for (_, mapping) in state.mapped.range(address..end) {
-            covered += mapping.size;
-        }
+        let mapped = state.mapped.range(address..end);
+        let covered: u64 = mapped.map(|(_, mapping)| mapping.size).sum();
         if covered == size && size > 0 {
             Ok(())
         } else {
@@ -304,7 +299,6 @@ impl State {
             return;
         };
         if let Some(gpu_index) = gone.gpu_index {
-            driver.uncount_request(gpu_index, gone.size);
             match gone.number {
                 Some(number) => driver.member().release_shared(gpu_index, number, gone.size),
                 None => driver.release(gpu_index, gone.size),

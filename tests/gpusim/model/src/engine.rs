@@ -6,12 +6,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::clock;
 use crate::member::Member;
 use crate::model::Gpu;
 use crate::shared::{BUCKET, BUCKETS, GpuRecord, QUEUE, UsageCounters, WorkItem};
 
 /// Most works of one process that run at the same time.
-pub const CONCURRENT: usize = 4;
+const CONCURRENT: usize = 4;
 /// Nanoseconds of a time slice.
 const SLICE: u64 = 2_000_000;
 
@@ -28,24 +29,14 @@ pub enum Progress {
     Running(u64),
 }
 
-/// How processes share the time of a GPU, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimeSlicing {
-    /// A time slice.
-    pub slice: u64,
-    /// What a change to another process, or to another MPS server's clients, takes.
-    pub switch: u64,
-}
+/// Now, and what a change to another process, or to another MPS server's clients, takes; both in
+/// nanoseconds.
+pub type Moment = (u64, u64);
 
-impl TimeSlicing {
-    /// The settings of a GPU.
-    #[must_use]
-    pub fn of(gpu: &Gpu) -> Self {
-        Self {
-            slice: SLICE,
-            switch: u64::from(gpu.switch_us) * 1000,
-        }
-    }
+/// The moment that it is now, on a GPU.
+#[must_use]
+pub fn moment(gpu: &Gpu) -> Moment {
+    (clock(), u64::from(gpu.switch_us) * 1000)
 }
 
 /// The work of the same process after which queued work may begin.
@@ -64,7 +55,7 @@ impl Member {
         gpu_index: usize,
         work: u64,
         after: Dependencies,
-        moment: (u64, TimeSlicing),
+        moment: Moment,
     ) -> Result<u64, QueueFull> {
         self.locked(gpu_index, |record| {
             self.advance(gpu_index, record, moment);
@@ -85,7 +76,7 @@ impl Member {
     }
 
     /// The progress of the work of a number by now; 0 is always done.
-    pub fn progress(&self, gpu_index: usize, number: u64, moment: (u64, TimeSlicing)) -> Progress {
+    pub fn progress(&self, gpu_index: usize, number: u64, moment: Moment) -> Progress {
         self.locked(gpu_index, |record| {
             self.advance(gpu_index, record, moment);
             let counters = self.counters(gpu_index);
@@ -119,14 +110,14 @@ impl Member {
     }
 
     /// Advances a GPU's simulated time to now.
-    pub fn settle(&self, gpu_index: usize, moment: (u64, TimeSlicing)) {
+    pub fn settle(&self, gpu_index: usize, moment: Moment) {
         self.locked(gpu_index, |record| {
             self.advance(gpu_index, record, moment);
         });
     }
 
     /// Advances the GPU to `now`. Needs its lock.
-    fn advance(&self, gpu_index: usize, record: &GpuRecord, (now, slicing): (u64, TimeSlicing)) {
+    fn advance(&self, gpu_index: usize, record: &GpuRecord, (now, switch): Moment) {
         let start = record.now.load(Relaxed);
         if now <= start {
             return;
@@ -157,7 +148,7 @@ impl Member {
             slice_end: record.slice_end.load(Relaxed),
         };
         while schedule.time < now && !workers.is_empty() {
-            schedule.step(&workers, now, slicing);
+            schedule.step(&workers, now, switch);
             workers.retain(|worker| has_work(worker.counters));
         }
         record.slice_owner.store(schedule.owner, Relaxed);
@@ -220,14 +211,14 @@ struct RoundRobin {
 impl RoundRobin {
     /// One stretch of one process, or of the clients of one MPS server: to the end of some work, of
     /// the slice, or of the time. Or the change to another.
-    fn step(&mut self, workers: &[Worker], now: u64, slicing: TimeSlicing) {
+    fn step(&mut self, workers: &[Worker], now: u64, switch: u64) {
         let alone = workers.iter().all(|one| one.owner == workers[0].owner);
         let owner_works = workers.iter().any(|one| one.owner == self.owner);
         if !owner_works || (!alone && self.time >= self.slice_end) {
             let next = next_owner(workers, self.owner);
             let changes = self.owner != 0 && next != self.owner;
-            self.switch_end = self.time + if changes { slicing.switch } else { 0 };
-            self.slice_end = self.switch_end + slicing.slice.max(1);
+            self.switch_end = self.time + if changes { switch } else { 0 };
+            self.slice_end = self.switch_end + SLICE;
             self.owner = next;
         }
         if self.time < self.switch_end {
@@ -359,7 +350,6 @@ fn time_left(counters: &UsageCounters, number: u64) -> u64 {
     ends[place(number)]
 }
 
-/// Whether the work of a number is done.
 fn is_done(counters: &UsageCounters, number: u64) -> bool {
     number <= counters.done.load(Relaxed)
         || (number <= counters.pushed.load(Relaxed)
@@ -378,7 +368,6 @@ fn has_work(counters: &UsageCounters) -> bool {
     counters.done.load(Relaxed) < counters.pushed.load(Relaxed)
 }
 
-/// The work of a number.
 fn item(counters: &UsageCounters, number: u64) -> &WorkItem {
     &counters.queue[place(number)]
 }

@@ -7,16 +7,10 @@ use crate::shared;
 const GPU: usize = 0;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// Slices of 2 ms, and nothing lost between them.
-const FREE: TimeSlicing = TimeSlicing {
-    slice: 2 * MS,
-    switch: 0,
-};
-/// As on a GPU that keeps about 92 % of its throughput with two tenants.
-const COSTLY: TimeSlicing = TimeSlicing {
-    slice: 2 * MS,
-    switch: 200 * US,
-};
+/// What a switch takes, of slices of 2 ms: nothing, or as on a GPU that keeps about 92 % of its
+/// throughput with two tenants.
+const FREE: u64 = 0;
+const COSTLY: u64 = 200 * US;
 
 /// Processes of a machine of their own.
 fn processes(count: usize) -> (tempfile::TempDir, Vec<Member>) {
@@ -28,7 +22,7 @@ fn processes(count: usize) -> (tempfile::TempDir, Vec<Member>) {
     (folder, members)
 }
 
-fn push(member: &Member, work: u64, after: Dependencies, moment: (u64, TimeSlicing)) -> u64 {
+fn push(member: &Member, work: u64, after: Dependencies, moment: Moment) -> u64 {
     member.push(GPU, work, after, moment).expect("room")
 }
 
@@ -37,25 +31,25 @@ fn busy(member: &Member) -> u64 {
 }
 
 /// Parts in a thousand of the time in which each of so many busy processes runs.
-fn parts(count: usize, kernel: u64, slicing: TimeSlicing) -> Vec<u64> {
+fn parts(count: usize, kernel: u64, switch: u64) -> Vec<u64> {
     let (_folder, members) = processes(count);
     let end = 2_000 * MS;
     for now in (1..end).step_by(500_000) {
-        members[0].settle(GPU, (now, slicing));
+        members[0].settle(GPU, (now, switch));
         for member in &members {
             let undone = || member.newest(GPU).0 - member.all_done_to(GPU);
             while undone() < 4 {
-                push(member, kernel, All, (now, slicing));
+                push(member, kernel, All, (now, switch));
             }
         }
     }
-    members[0].settle(GPU, (end, slicing));
+    members[0].settle(GPU, (end, switch));
     members.iter().map(|one| busy(one) * 1000 / end).collect()
 }
 
 #[test]
 fn switches_of_tenant_take_time_from_all_of_them() {
-    for (count, kernel, slicing, expected) in [
+    for (count, kernel, switch, expected) in [
         (1, 20 * MS, COSTLY, 1000),
         (2, 20 * MS, FREE, 500),
         // 2 ms of 2 × (2 + 0.2) ms.
@@ -63,11 +57,11 @@ fn switches_of_tenant_take_time_from_all_of_them() {
         (3, 20 * MS, COSTLY, 303),
         (2, MS, COSTLY, 454),
     ] {
-        let got = parts(count, kernel, slicing);
+        let got = parts(count, kernel, switch);
         let is_near = |part: &u64| part.abs_diff(expected) <= 3;
         assert!(
             got.iter().all(is_near),
-            "{count} tenants, kernels of {kernel} ns, {slicing:?}: {got:?}, not {expected}"
+            "{count} tenants, kernels of {kernel} ns, switches of {switch}: {got:?}, not {expected}"
         );
     }
 }

@@ -53,7 +53,7 @@ impl Member {
 
     /// A new descriptor that stands for shared memory.
     pub fn descriptor(&self, number: u64) -> io::Result<File> {
-        let file = shared::open(self.path(), true).map_err(io::Error::other)?;
+        let file = shared::open(self.path(), true)?;
         locks::share(&file, number)?;
         Ok(file)
     }

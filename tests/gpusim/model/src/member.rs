@@ -2,6 +2,7 @@
 //! releases. Only `locks` decides whether a process is dead.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -12,7 +13,6 @@ use crate::memory_limits;
 use crate::model::MAX_GPUS;
 use crate::pids;
 use crate::shared::{self, GpuRecord, MAX_SLOTS, Mapping, SharedUsage, UsageCounters};
-use crate::state::StateError;
 
 /// The GPU does not have that many free bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +34,15 @@ pub struct Member {
 
 impl Member {
     /// Claims a slot of the machine of a state file. Fails when all are taken by living processes.
-    pub fn join(state: &Path) -> Result<Self, StateError> {
+    pub fn join(state: &Path) -> io::Result<Self> {
         let path = shared::path_of(state);
         let file = shared::open(&path, true)?;
         // A lock lives with this mapping; the file is closed at the end of this function.
         let map = Mapping::new(&path, &file, true)?;
         let shared = map.get();
         let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
-        let slot = taken.ok_or_else(|| StateError::NoFreeSlot { path: path.clone() })?;
+        let full = || io::Error::other("every slot is taken by a living process");
+        let slot = taken.ok_or_else(full)?;
         let record = &shared.slots[slot];
         let generation = record.generation.load(Acquire) + 1;
         record.generation.store(generation, Release);
@@ -274,7 +275,7 @@ impl Member {
         })
     }
 
-    /// This process as an MPS server, as its clients name it.
+    /// This process for others: its slot and the number of claims of the slot.
     #[must_use]
     pub fn token(&self) -> u64 {
         (self.generation << 16) | (self.slot as u64 + 1)
@@ -304,22 +305,6 @@ impl Member {
     #[must_use]
     pub fn capped(&self, gpu_index: usize) -> Option<u64> {
         Some(self.caps[gpu_index]).filter(|cap| *cap != u64::MAX)
-    }
-
-    /// The identity of this process for others: its slot and the number of claims of the slot.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        (self.slot as u64, self.generation)
-    }
-
-    /// Whether the process of an identity is alive and not this one.
-    #[must_use]
-    pub fn is_other(&self, (slot, generation): (u64, u64)) -> bool {
-        let slot = usize::try_from(slot).unwrap_or(MAX_SLOTS);
-        let known = self.shared().slots.get(slot);
-        let same = known.is_some_and(|one| one.generation.load(Acquire) == generation);
-        let file = || shared::open(&self.path, false);
-        slot != self.slot && same && file().is_ok_and(|file| locks::is_locked(&file, slot as u64))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -376,7 +361,9 @@ impl Member {
         answer
     }
 
-    fn is_dead(&self, owner: u64) -> bool {
+    /// Whether the process of a token is dead.
+    #[must_use]
+    pub fn is_dead(&self, owner: u64) -> bool {
         let number = usize::try_from(owner & 0xffff).unwrap_or(0);
         let Some(slot) = number.checked_sub(1).filter(|slot| *slot < MAX_SLOTS) else {
             return false;
@@ -419,8 +406,9 @@ fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &
     }
     let left = record.used.load(Relaxed).saturating_sub(used);
     record.used.store(left, Relaxed);
-    let others = [&counters.peak, &counters.requested, &counters.contexts];
-    let of_kinds = [
+    let others = [
+        &counters.peak,
+        &counters.contexts,
         &counters.managed,
         &counters.evicted,
         &counters.host,
@@ -428,7 +416,7 @@ fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &
         &counters.suspended,
         &counters.suspended_contexts,
     ];
-    for counter in others.into_iter().chain(of_kinds) {
+    for counter in others {
         counter.store(0, Relaxed);
     }
     // Its queued work does not run any more.

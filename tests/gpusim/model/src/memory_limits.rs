@@ -22,7 +22,6 @@ pub(crate) const MAX_MEMORY_LIMITS: usize = 256;
 /// Marks a folder's number, so that it never equals a name's.
 const FOLDER: u64 = 1 << 63;
 
-/// A limit of one cgroup.
 #[repr(C)]
 pub(crate) struct MemoryLimitRecord {
     /// The number of the cgroup's path; 0: none.

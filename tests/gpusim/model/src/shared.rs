@@ -4,7 +4,8 @@
 //! A process owns slot n for as long as it has the file lock on byte n (see `locks`). A GPU's sums
 //! are changed under the GPU's lock word; a process that finds its owner dead takes the lock over.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::mem::size_of;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -12,24 +13,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::memory_limits::{MAX_MEMORY_LIMITS, MemoryLimitRecord};
 use crate::model::MAX_GPUS;
-use crate::state::{StateError, replace};
+use crate::state::{no_state, replace};
 
 /// Most processes at once.
 pub const MAX_SLOTS: usize = 1024;
 
-const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 6;
-
 /// The whole file.
 #[repr(C)]
 pub struct SharedUsage {
-    pub(crate) magic: AtomicU64,
-    pub(crate) version: AtomicU64,
     /// Slots from here on were never claimed.
     pub(crate) top: AtomicU64,
     /// Counts memory that was ever shared (`exports`).
     pub(crate) next_export: AtomicU64,
-    reserved: [AtomicU64; 4],
     pub(crate) gpus: [GpuRecord; MAX_GPUS],
     pub(crate) slots: [Slot; MAX_SLOTS],
 }
@@ -125,8 +120,6 @@ pub struct UsageCounters {
     pub used: AtomicU64,
     /// The most that `used` ever was.
     pub peak: AtomicU64,
-    /// Bytes that the process requested and has not freed.
-    pub requested: AtomicU64,
     /// Contexts.
     pub contexts: AtomicU64,
     /// Bytes of `used` that may move to the host when others need the memory.
@@ -135,8 +128,6 @@ pub struct UsageCounters {
     pub(crate) evicted: AtomicU64,
     /// Nanoseconds that its work ran.
     pub busy: AtomicU64,
-    /// Kernels and graphs that it launched.
-    pub launches: AtomicU64,
     /// Work that was queued, counted from the process's start, and the number up to which all of it
     /// is done.
     pub(crate) pushed: AtomicU64,
@@ -179,12 +170,10 @@ pub fn path_of(state: &Path) -> PathBuf {
 }
 
 /// Creates the file, empty, atomically.
-pub(crate) fn create(state: &Path) -> Result<(), StateError> {
+pub(crate) fn create(state: &Path) -> io::Result<()> {
     // Every CUDA process writes it: it stands in for the kernel's part of the driver.
     let everyone = 0o666;
-    let contents: [&[u8]; 2] = [&MAGIC.to_ne_bytes(), &VERSION.to_ne_bytes()];
-    let length = size_of::<SharedUsage>();
-    replace(&path_of(state), &contents, (length, everyone))
+    replace(&path_of(state), &[], (size_of::<SharedUsage>(), everyone))
 }
 
 /// The mapped file; never unmapped, like a driver's memory.
@@ -201,21 +190,10 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `file`, which stays mapped for as long as the process lives. A child made by fork
     /// does not get the mapping when `writable`, nor with it the file locks that it carries.
-    pub(crate) fn new(
-        path: &Path,
-        file: &std::fs::File,
-        writable: bool,
-    ) -> Result<Self, StateError> {
+    pub(crate) fn new(path: &Path, file: &File, writable: bool) -> io::Result<Self> {
         use std::os::fd::AsRawFd as _;
-        let failed = |source| StateError::Map {
-            path: path.to_owned(),
-            source,
-        };
-        let length = file.metadata().map_err(failed)?.len();
-        if length != size_of::<SharedUsage>() as u64 {
-            return Err(StateError::NotAState {
-                path: path.to_owned(),
-            });
+        if file.metadata()?.len() != size_of::<SharedUsage>() as u64 {
+            return Err(no_state(path));
         }
         let access = if writable {
             libc::PROT_READ | libc::PROT_WRITE
@@ -238,46 +216,29 @@ impl Mapping {
             .then(|| NonNull::new(base))
             .flatten();
         let Some(base) = mapped else {
-            return Err(failed(std::io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         };
         if writable {
             // SAFETY: the range is the mapping just made. Should the kernel refuse, children see
             // the parent's numbers, which only weakens the simulation of fork.
             unsafe { libc::madvise(base.as_ptr(), size_of::<SharedUsage>(), libc::MADV_DONTFORK) };
         }
-        let mapping = Self { base: base.cast() };
-        if mapping.get().magic.load(Relaxed) != MAGIC {
-            return Err(StateError::NotAState {
-                path: path.to_owned(),
-            });
-        }
-        let found = mapping.get().version.load(Relaxed);
-        if found != VERSION {
-            return Err(StateError::Version {
-                path: path.to_owned(),
-                found: u32::try_from(found).unwrap_or(u32::MAX),
-            });
-        }
-        Ok(mapping)
+        Ok(Self { base: base.cast() })
     }
 
     pub(crate) fn get(self) -> &'static SharedUsage {
-        // SAFETY: the mapping is as long as `Shared`, page-aligned, never unmapped, and holds
+        // SAFETY: the mapping is as long as `SharedUsage`, page-aligned, never unmapped, and holds
         // atomics only, for which any bytes are a value.
         unsafe { self.base.as_ref() }
     }
 }
 
-/// Opens the file of a state file.
-pub(crate) fn open(path: &Path, writable: bool) -> Result<std::fs::File, StateError> {
-    OpenOptions::new()
-        .read(true)
-        .write(writable)
-        .open(path)
-        .map_err(|source| StateError::Open {
-            path: path.to_owned(),
-            source,
-        })
+pub(crate) fn open(path: &Path, writable: bool) -> io::Result<File> {
+    let opened = OpenOptions::new().read(true).write(writable).open(path);
+    opened.map_err(|error| {
+        let text = format!("cannot open {}: {error}", path.display());
+        io::Error::new(error.kind(), text)
+    })
 }
 
 impl SharedUsage {

@@ -8,10 +8,10 @@
 //! The generation is also a futex: whoever waits for events sleeps on it.
 
 use std::fs::{File, Permissions};
-use std::io::Write as _;
+use std::io::{self, ErrorKind, Write as _};
 use std::mem::{offset_of, size_of};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
@@ -23,8 +23,7 @@ use crate::device_nodes::{self, Listing};
 use crate::model::{Gpu, MAX_GPUS, Machine};
 use crate::shared;
 
-const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUSM");
-const VERSION: u32 = 5;
+const MAGIC: [u8; 8] = *b"ALQGPUSM";
 const WORD: usize = size_of::<u64>();
 const SLOT_WORDS: usize = size_of::<Machine>() / WORD;
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
@@ -33,68 +32,9 @@ const FILE_SIZE: usize = size_of::<Header>() + 2 * size_of::<Machine>();
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Header {
-    magic: u64,
-    version: u32,
+    magic: [u8; 8],
     generation: u32,
-    machine_size: u64,
-    reserved: [u64; 5],
-}
-
-/// Why a state file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// The file cannot be created.
-    #[error("cannot create the state file {path}: {source}")]
-    Create {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The file cannot be opened.
-    #[error("cannot open the state file {path}: {source}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The file cannot be mapped or locked.
-    #[error("cannot map the state file {path}: {source}")]
-    Map {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The driver's lists or device nodes cannot be written.
-    #[error("cannot list the devices of the state file {path}: {source}")]
-    List {
-        /// The state file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The file is no state file.
-    #[error("{path} is not a gpusim state file")]
-    NotAState {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Every process slot is in use.
-    #[error("{path}: every slot is taken by a living process")]
-    NoFreeSlot {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file was made by another version of gpusim.
-    #[error("{path} was made by another version of gpusim (layout {found}; expected: {VERSION})")]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version in the file.
-        found: u32,
-    },
+    reserved: u32,
 }
 
 /// A state file open for reading.
@@ -104,15 +44,12 @@ pub struct State {
 
 impl State {
     /// Opens and checks a state file.
-    pub fn open(path: &Path) -> Result<Self, StateError> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let file = shared::open(path, false)?;
         check_header(path, &file)?;
         // SAFETY: state files are never truncated (they are replaced by rename), and every access
         // to the mapping goes through atomics.
-        let map = unsafe { Mmap::map(&file) }.map_err(|source| StateError::Map {
-            path: path.to_owned(),
-            source,
-        })?;
+        let map = unsafe { Mmap::map(&file) }.map_err(io::Error::other)?;
         Ok(Self { map })
     }
 
@@ -176,19 +113,13 @@ impl State {
 /// Creates a state file atomically, and what belongs to it: the empty file of usage counters
 /// (`shared`) and the driver's files of `/proc` (`device_nodes`). Processes that have an older file
 /// of this name open see the old machine until they initialise NVML again.
-pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
+pub fn create(path: &Path, machine: &Machine) -> io::Result<()> {
     shared::create(path)?;
     let header = Header {
         magic: MAGIC,
-        version: VERSION,
-        machine_size: size_of::<Machine>() as u64,
         ..Header::zeroed()
     };
-    let listed = Listing::of(machine).create(path);
-    listed.map_err(|source| StateError::List {
-        path: path.to_owned(),
-        source,
-    })?;
+    Listing::of(machine).create(path)?;
     let contents = [bytemuck::bytes_of(&header), bytemuck::bytes_of(machine)];
     replace(path, &contents, (FILE_SIZE, 0o644))
 }
@@ -198,30 +129,25 @@ pub(crate) fn replace(
     path: &Path,
     contents: &[&[u8]],
     (length, mode): (usize, u32),
-) -> Result<(), StateError> {
+) -> io::Result<()> {
     let folder = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let write = || -> std::io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        for part in contents {
-            file.write_all(part)?;
-        }
-        file.as_file().set_len(length as u64)?;
-        let mode = Permissions::from_mode(mode);
-        file.as_file().set_permissions(mode)?;
-        file.persist(path)?;
-        Ok(())
-    };
-    write().map_err(|source| StateError::Create {
-        path: path.to_owned(),
-        source,
-    })
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    for part in contents {
+        file.write_all(part)?;
+    }
+    file.as_file().set_len(length as u64)?;
+    let mode = Permissions::from_mode(mode);
+    file.as_file().set_permissions(mode)?;
+    file.persist(path)?;
+    Ok(())
 }
 
-/// Changes the machine under the writers' lock. When `change` refuses, nothing is published.
-pub fn update<T, E: From<StateError>>(
+/// Changes the machine under the writers' lock. When `change` refuses, nothing is published. Errors
+/// after the opening are of [`ErrorKind::Other`].
+pub fn update<T, E: From<io::Error>>(
     path: &Path,
     change: impl FnOnce(&mut Machine) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -229,13 +155,9 @@ pub fn update<T, E: From<StateError>>(
     // children would share the lock of an open file.
     let file = shared::open(path, true)?;
     check_header(path, &file)?;
-    let unmapped = |source| StateError::Map {
-        path: path.to_owned(),
-        source,
-    };
-    file.lock().map_err(unmapped)?;
+    file.lock().map_err(io::Error::other)?;
     // SAFETY: as in `State::open`.
-    let map = unsafe { MmapMut::map_mut(&file) }.map_err(unmapped)?;
+    let map = unsafe { MmapMut::map_mut(&file) }.map_err(io::Error::other)?;
     let (words, counter) = (words(&map), generation(&map));
 
     let current = counter.load(Ordering::Acquire);
@@ -251,10 +173,7 @@ pub fn update<T, E: From<StateError>>(
         listing
             .write(path, &before)
             .and_then(|()| device_nodes::create_capability_nodes(&machine, &listing, &before))
-            .map_err(|source| StateError::List {
-                path: path.to_owned(),
-                source,
-            })?;
+            .map_err(io::Error::other)?;
     }
 
     let next = current.wrapping_add(1);
@@ -269,28 +188,19 @@ pub fn update<T, E: From<StateError>>(
     Ok(answer)
 }
 
-fn check_header(path: &Path, file: &File) -> Result<(), StateError> {
-    use std::os::unix::fs::FileExt as _;
-    let mut header = Header::zeroed();
-    let not_a_state = || StateError::NotAState {
-        path: path.to_owned(),
-    };
-    file.read_exact_at(bytemuck::bytes_of_mut(&mut header), 0)
-        .map_err(|_| not_a_state())?;
-    let length = file.metadata().map_err(|_| not_a_state())?.len();
-    if header.magic != MAGIC {
-        return Err(not_a_state());
-    }
-    if header.version != VERSION || header.machine_size != size_of::<Machine>() as u64 {
-        return Err(StateError::Version {
-            path: path.to_owned(),
-            found: header.version,
-        });
-    }
-    if length != FILE_SIZE as u64 {
-        return Err(not_a_state());
+fn check_header(path: &Path, file: &File) -> io::Result<()> {
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0)?;
+    if magic != MAGIC || file.metadata()?.len() != FILE_SIZE as u64 {
+        return Err(no_state(path));
     }
     Ok(())
+}
+
+/// The error of a file that is none of this simulator's.
+pub(crate) fn no_state(path: &Path) -> io::Error {
+    let error = format!("{} is not a gpusim state file", path.display());
+    io::Error::new(ErrorKind::InvalidData, error)
 }
 
 fn slot(generation: u32) -> usize {

@@ -1,6 +1,7 @@
 //! What processes use on the GPUs, for NVML and for tests: a read-only view of `<state>.cuda`, dead
 //! processes left out.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -10,7 +11,6 @@ use crate::engine::busy_between;
 use crate::locks;
 use crate::pids;
 use crate::shared::{self, BUCKET, Mapping, Slot};
-use crate::state::StateError;
 
 /// Nanoseconds for which reading a GPU that changes meanwhile is retried: the writer may
 /// be waiting for a processor.
@@ -27,8 +27,6 @@ pub struct ProcessUsage {
     pub used: u64,
     /// The most that `used` ever was.
     pub peak: u64,
-    /// Bytes that it requested and has not freed.
-    pub requested: u64,
     /// Bytes of `used` that are managed memory.
     pub managed: u64,
     /// Bytes that it imported from other processes.
@@ -39,8 +37,6 @@ pub struct ProcessUsage {
     pub contexts: u64,
     /// Nanoseconds that its work ran on the GPU, as far as was computed.
     pub busy: u64,
-    /// Kernels and graphs that it launched.
-    pub launches: u64,
     /// Percent of the last sample period in which its work ran.
     pub utilisation: u32,
     /// It uses the GPU through an MPS server.
@@ -65,7 +61,7 @@ pub struct UsageReader {
 
 impl UsageReader {
     /// Opens the usage counters that belong to a state file.
-    pub fn open(state: &Path) -> Result<Self, StateError> {
+    pub fn open(state: &Path) -> io::Result<Self> {
         let path = shared::path_of(state);
         let map = Mapping::new(&path, &shared::open(&path, false)?, false)?;
         Ok(Self { path, map })
@@ -75,7 +71,12 @@ impl UsageReader {
     /// `period` nanoseconds before `end`.
     #[must_use]
     pub fn process_usage(&self, gpu_index: usize, (end, period): (u64, u64)) -> Vec<ProcessUsage> {
-        let mut found = self.living(gpu_index);
+        let mut found = self.snapshot(gpu_index);
+        let file = shared::open(&self.path, false).ok();
+        found.retain(|(slot, _)| {
+            let is_alive = |file| locks::is_locked(file, *slot as u64);
+            file.as_ref().is_none_or(is_alive)
+        });
         for (slot, usage) in &mut found {
             let counters = &self.map.get().slots[*slot].counters[gpu_index];
             let busy = busy_between(counters, end.saturating_sub(period), end);
@@ -114,22 +115,6 @@ impl UsageReader {
         all.map(|one| one.bytes.load(Relaxed)).sum()
     }
 
-    fn living(&self, gpu_index: usize) -> Vec<(usize, ProcessUsage)> {
-        let found = self.snapshot(gpu_index);
-        if found.is_empty() {
-            return Vec::new();
-        }
-        let file = shared::open(&self.path, false).ok();
-        let alive = |slot| {
-            file.as_ref()
-                .is_none_or(|file| locks::is_locked(file, slot as u64))
-        };
-        found
-            .into_iter()
-            .filter(|(number, _)| alive(*number))
-            .collect()
-    }
-
     /// What all processes used at one moment: no byte is counted twice.
     fn snapshot(&self, gpu_index: usize) -> Vec<(usize, ProcessUsage)> {
         let shared = self.map.get();
@@ -163,13 +148,11 @@ fn read((number, slot): (usize, &Slot), gpu_index: usize) -> ProcessUsage {
         namespace: slot.namespace.load(Relaxed),
         used: counters.used.load(Relaxed),
         peak: counters.peak.load(Relaxed),
-        requested: counters.requested.load(Relaxed),
         managed: counters.managed.load(Relaxed),
         imported: counters.imported.load(Relaxed),
         host: counters.host.load(Relaxed),
         contexts: counters.contexts.load(Relaxed),
         busy: counters.busy.load(Relaxed),
-        launches: counters.launches.load(Relaxed),
         utilisation: 0,
         mps: server != 0 && server != number as u64 + 1,
         instance: numbers.map(|both| (part(both >> 32), part(both))),

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use aliquot_gpusim_model::mig::GpuInstance;
+use aliquot_gpusim_model::mig::{GpuInstance, MigDevice};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
     nvmlComputeInstanceProfileInfo_t, nvmlGpuInstance_t,
@@ -31,32 +31,18 @@ fn inside(instance: nvmlGpuInstance_t) -> Answer<(Box<Gpu>, GpuInstance, u64)> {
     Ok((library::gpu(library::handle(gpu_index))?, found, serial))
 }
 
+fn compute_instance(instance: nvmlComputeInstance_t) -> Answer<MigDevice> {
+    let machine = library::machine()?;
+    let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
+    let mut all = machine.instances().into_iter();
+    let found = all.find(|one| one.compute.serial == serial);
+    found.ok_or(INVALID_ARGUMENT)
+}
+
 /// Compute slices of a profile that the instance has.
 fn slices(found: &GpuInstance, id: c_uint) -> Answer<u32> {
     let slices = instances::compute_slices(id).filter(|slices| *slices <= found.slices);
     slices.ok_or(NOT_SUPPORTED)
-}
-
-fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer<ComputeProfile> {
-    let (gpu, found, _) = inside(instance)?;
-    if kind >= KINDS || engines != SHARED_ENGINES {
-        return Err(INVALID_ARGUMENT);
-    }
-    let slices = slices(&found, kind)?;
-    let outer = instances::enabled_profile(&gpu, found.profile).map_err(code)?;
-    Ok(ComputeProfile {
-        slices,
-        most: found.slices / slices,
-        sms: found.sms * slices / found.slices,
-        engines: outer.engines,
-    })
-}
-
-struct ComputeProfile {
-    slices: u32,
-    most: u32,
-    sms: u32,
-    engines: [u32; 5],
 }
 
 calls! {
@@ -64,13 +50,18 @@ calls! {
         instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint,
         info: Out<nvmlComputeInstanceProfileInfo_t>,
     ) {
-        let found = profile(instance, kind, engines)?;
-        let [copy, decoder, encoder, jpeg, ofa] = found.engines;
+        let (gpu, found, _) = inside(instance)?;
+        if kind >= KINDS || engines != SHARED_ENGINES {
+            return Err(INVALID_ARGUMENT);
+        }
+        let slices = slices(&found, kind)?;
+        let outer = instances::enabled_profile(&gpu, found.profile).map_err(code)?;
+        let [copy, decoder, encoder, jpeg, ofa] = outer.engines;
         info.put(nvmlComputeInstanceProfileInfo_t {
             id: kind,
-            sliceCount: found.slices,
-            instanceCount: found.most,
-            multiprocessorCount: found.sms,
+            sliceCount: slices,
+            instanceCount: found.slices / slices,
+            multiprocessorCount: found.sms * slices / found.slices,
             sharedCopyEngineCount: copy,
             sharedDecoderCount: decoder,
             sharedEncoderCount: encoder,
@@ -98,12 +89,9 @@ calls! {
     }
 
     nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) {
-        let machine = library::machine()?;
-        let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
-        let mut all = machine.instances().into_iter();
-        let found = all.find(|one| one.compute.serial == serial);
+        let found = compute_instance(instance)?;
         // This reading includes CUDA processes.
-        let gpu = library::gpu(library::handle(found.ok_or(INVALID_ARGUMENT)?.gpu_index))?;
+        let gpu = library::gpu(library::handle(found.gpu_index))?;
         let used = |outer, inner| {
             gpu.running().iter().any(|process| {
                 instances::uses_instance(
@@ -113,7 +101,7 @@ calls! {
             })
         };
         library::change_machine(|machine| {
-            instances::destroy_compute(machine, serial, used).map_err(code)
+            instances::destroy_compute(machine, found.compute.serial, used).map_err(code)
         })
     }
 
@@ -136,13 +124,9 @@ calls! {
     nvmlComputeInstanceGetInfo_v2(
         instance: nvmlComputeInstance_t, info: Out<nvmlComputeInstanceInfo_t>,
     ) {
-        let machine = library::machine()?;
-        let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
-        let mut all = machine.instances().into_iter();
-        let found = all.find(|one| one.compute.serial == serial);
-        let found = found.ok_or(INVALID_ARGUMENT)?;
+        let found = compute_instance(instance)?;
         info.put(nvmlComputeInstanceInfo_t {
-            device: handles::mig_device(serial),
+            device: handles::mig_device(found.compute.serial),
             gpuInstance: handles::gpu_instance(found.gpu.serial),
             id: found.compute.id,
             profileId: found.compute.profile,

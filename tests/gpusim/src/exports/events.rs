@@ -23,17 +23,10 @@ const XID: c_ulonglong = nvmlEventTypeXidCriticalError as c_ulonglong;
 /// Memory errors, performance states and clocks may be registered; they never happen here.
 const SUPPORTED: c_ulonglong = 0x1 | 0x2 | 0x4 | XID | 0x10;
 
-/// Of one registered GPU: the sequence of the first XID not yet reported, and whether XIDs count.
-#[derive(Clone, Copy)]
-struct Registration {
-    next: u64,
-    xids: bool,
-}
-
-#[derive(Default)]
 struct Sets {
     made: usize,
-    open: BTreeMap<usize, BTreeMap<usize, Registration>>,
+    /// Of each registered GPU the sequence of the first XID not yet reported.
+    open: BTreeMap<usize, BTreeMap<usize, u64>>,
 }
 
 static SETS: Mutex<Sets> = Mutex::new(Sets {
@@ -75,10 +68,7 @@ calls! {
         let next = library::machine()?.next_xid;
         let mut sets = SETS.lock();
         let registrations = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
-        let registration = registrations
-            .entry(index)
-            .or_insert(Registration { next, xids: false });
-        registration.xids |= types & XID != 0;
+        registrations.entry(index).or_insert(next);
         Ok(())
     }
 
@@ -108,10 +98,9 @@ fn next_event(set: nvmlEventSet_t, machine: &Machine) -> Answer<Option<Xid>> {
     let mut sets = SETS.lock();
     let registrations = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
     let untold = |xid: &&Xid| {
-        let registration = usize::try_from(xid.gpu)
-            .ok()
-            .and_then(|gpu| registrations.get(&gpu));
-        xid.sequence > 0 && registration.is_some_and(|one| one.xids && xid.sequence >= one.next)
+        let gpu = usize::try_from(xid.gpu).ok();
+        let next = gpu.and_then(|gpu| registrations.get(&gpu));
+        xid.sequence > 0 && next.is_some_and(|next| xid.sequence >= *next)
     };
     let oldest = machine
         .xids
@@ -120,8 +109,7 @@ fn next_event(set: nvmlEventSet_t, machine: &Machine) -> Answer<Option<Xid>> {
         .min_by_key(|xid| xid.sequence);
     if let Some(xid) = oldest {
         let index = usize::try_from(xid.gpu).map_err(|_| INVALID_ARGUMENT)?;
-        let registration = registrations.get_mut(&index).ok_or(INVALID_ARGUMENT)?;
-        registration.next = xid.sequence + 1;
+        registrations.insert(index, xid.sequence + 1);
         return Ok(Some(*xid));
     }
     let lost = |index: &usize| machine.gpus[*index].lost != 0;

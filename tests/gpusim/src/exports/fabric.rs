@@ -1,23 +1,13 @@
 //! The registration of a GPU with its NVLink fabric.
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricState_t,
+    nvmlDevice_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricState_t,
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
-use super::{calls, getters};
-use crate::ffi::{Answer, Out, struct_version};
+use super::calls;
+use crate::ffi::{Out, struct_version};
 use crate::library;
-use crate::model::Gpu;
-
-getters! {
-    nvmlDeviceGetGpuFabricInfo: nvmlGpuFabricInfo_t = |gpu| Ok(nvmlGpuFabricInfo_t {
-        clusterUuid: [0; 16],
-        status: gpu.fabric_status,
-        cliqueId: 0,
-        state: state(gpu)?,
-    });
-}
 
 calls! {
     /// Version 2, the first one.
@@ -29,12 +19,8 @@ calls! {
             clusterUuid: [0; 16],
             status: gpu.fabric_status,
             cliqueId: 0,
-            state: state(&gpu)?,
+            state: nvmlGpuFabricState_t::try_from(gpu.fabric_state).map_err(|_| UNKNOWN)?,
             healthMask: 0,
         })
     }
-}
-
-fn state(gpu: &Gpu) -> Answer<nvmlGpuFabricState_t> {
-    nvmlGpuFabricState_t::try_from(gpu.fabric_state).map_err(|_| UNKNOWN)
 }

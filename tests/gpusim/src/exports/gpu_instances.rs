@@ -15,7 +15,7 @@ use super::mig::code;
 use crate::ffi::{Answer, Out, put_list, struct_version, text_field};
 use crate::mig::instances;
 use crate::mig::profiles::{self, Profile};
-use crate::model::{Gpu, ON, text};
+use crate::model::{ON, text};
 use crate::{handles, library};
 
 /// One more than NVML's last name for a kind of instance.
@@ -29,18 +29,6 @@ fn of_kind(device: nvmlDevice_t, kind: c_uint) -> Answer<Profile> {
     }
     let mut all = profiles::of(text(&gpu.model)).into_iter();
     all.find(|one| one.kind == kind).ok_or(NOT_SUPPORTED)
-}
-
-/// The profile of this driver id, whether or not MIG is on.
-fn known(device: nvmlDevice_t, id: c_uint) -> Answer<Profile> {
-    instances::profile_by_id(&*library::gpu(device)?, id).map_err(code)
-}
-
-/// The GPU and its profile of this driver id; only while MIG is on.
-fn by_id(device: nvmlDevice_t, id: c_uint) -> Answer<(Box<Gpu>, Profile)> {
-    let gpu = library::gpu(device)?;
-    let profile = instances::enabled_profile(&gpu, id).map_err(code)?;
-    Ok((gpu, profile))
 }
 
 calls! {
@@ -94,7 +82,7 @@ calls! {
         device: nvmlDevice_t, id: c_uint, placements: Out<nvmlGpuInstancePlacement_t>,
         count: Out<c_uint>,
     ) {
-        let profile = known(device, id)?;
+        let profile = instances::profile_by_id(&*library::gpu(device)?, id).map_err(code)?;
         let size = profile.size;
         let all = profile.starts.iter();
         let all: Vec<_> = all
@@ -157,7 +145,8 @@ calls! {
     nvmlDeviceGetGpuInstances(
         device: nvmlDevice_t, id: c_uint, instances: Out<nvmlGpuInstance_t>, count: Out<c_uint>,
     ) {
-        let (gpu, profile) = by_id(device, id)?;
+        let gpu = library::gpu(device)?;
+        let profile = instances::enabled_profile(&gpu, id).map_err(code)?;
         let all = gpu.gpu_instances().into_iter();
         let all = all.filter(|one| one.profile == profile.id);
         let all: Vec<_> = all.map(|one| handles::gpu_instance(one.serial)).collect();

@@ -15,12 +15,20 @@ use crate::library;
 use crate::model::{Gpu, text};
 
 calls! {
-    nvmlDeviceGetCount | nvmlDeviceGetCount_v2(count: Out<c_uint>) { put_count(&count) }
+    nvmlDeviceGetCount | nvmlDeviceGetCount_v2(count: Out<c_uint>) {
+        let visible = library::visible_devices()?.gpu_indexes(&*library::machine()?);
+        count.put(c_uint::try_from(visible.len()).map_err(|_| INVALID_ARGUMENT)?)
+    }
 
     nvmlDeviceGetHandleByIndex | nvmlDeviceGetHandleByIndex_v2(
         index: c_uint, device: Out<nvmlDevice_t>,
     ) {
-        by_index(index, &device)
+        let machine = library::machine()?;
+        let index = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
+        let gpu_indexes = library::visible_devices()?.gpu_indexes(&machine);
+        let gpu_index = *gpu_indexes.get(index).ok_or(INVALID_ARGUMENT)?;
+        library::reachable(&machine.existing_gpus()[gpu_index])?;
+        device.put(library::handle(gpu_index))
     }
 
     nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) {
@@ -42,20 +50,6 @@ calls! {
     ) {
         by_text(&bus_id, &device, has_bus_id)
     }
-}
-
-fn by_index(index: c_uint, device: &Out<nvmlDevice_t>) -> Answer {
-    let machine = library::machine()?;
-    let index = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
-    let gpu_indexes = library::visible_devices()?.gpu_indexes(&machine);
-    let gpu_index = *gpu_indexes.get(index).ok_or(INVALID_ARGUMENT)?;
-    library::reachable(&machine.existing_gpus()[gpu_index])?;
-    device.put(library::handle(gpu_index))
-}
-
-fn put_count(count: &Out<c_uint>) -> Answer {
-    let visible = library::visible_devices()?.gpu_indexes(&*library::machine()?);
-    count.put(c_uint::try_from(visible.len()).map_err(|_| INVALID_ARGUMENT)?)
 }
 
 fn by_text(given: &TextIn, device: &Out<nvmlDevice_t>, is: fn(&Gpu, &str) -> bool) -> Answer {

@@ -22,7 +22,6 @@ getters! {
     nvmlDeviceGetMaxMigDeviceCount: c_uint = |gpu| Ok(if gpu.mig == ON { most(gpu) } else { 0 });
 }
 
-/// NVML's code for an error.
 pub(super) fn code(refusal: InstanceError) -> nvmlReturn_t {
     match refusal {
         InstanceError::NotSupported => NOT_SUPPORTED,

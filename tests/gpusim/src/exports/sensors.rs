@@ -1,10 +1,10 @@
 //! A GPU's sensors: utilisation, temperature, power, clocks.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlTemperature_t, nvmlUtilization_t,
+    nvmlUtilization_t,
 };
 
 use super::{calls, getters};
@@ -26,19 +26,6 @@ calls! {
             return Err(INVALID_ARGUMENT);
         }
         degrees.put(gpu.temperature)
-    }
-
-    nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: Out<nvmlTemperature_t>) {
-        let gpu = library::gpu(device)?;
-        out.check_version(1)?;
-        let asked = out.get()?;
-        if asked.sensorType != 0 {
-            return Err(INVALID_ARGUMENT);
-        }
-        out.put(nvmlTemperature_t {
-            temperature: gpu.temperature.cast_signed() as c_int,
-            ..asked
-        })
     }
 
     nvmlDeviceGetClockInfo(device: nvmlDevice_t, clock: c_uint, mhz: Out<c_uint>) {

@@ -13,14 +13,13 @@ const AFTER_AMPERE: u32 = 8;
 
 /// Why the driver refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceError {
+pub(crate) enum InstanceError {
     /// The GPU has no MIG, it is off, or there is no such profile.
     NotSupported,
     /// A placement that the profile does not have.
     Invalid,
     /// The slices are taken.
     NoFreePlacement,
-    /// It is in use.
     InUse,
     /// No such instance (any more).
     NotFound,
@@ -28,7 +27,7 @@ pub enum InstanceError {
 
 /// The result of switching MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MigModeChange {
+pub(crate) enum MigModeChange {
     /// The mode changed.
     Now,
     /// The mode changes at the next reset: the GPU is in use.
@@ -36,14 +35,13 @@ pub enum MigModeChange {
 }
 
 /// Whether a switch of MIG resets the GPU: up to Ampere.
-#[must_use]
-pub fn resets(gpu: &Gpu) -> bool {
+pub(crate) fn resets(gpu: &Gpu) -> bool {
     gpu.architecture < AFTER_AMPERE
 }
 
 /// Switches MIG; `used`: some process is on the GPU or, if the GPU is reset for it, has it open. The
 /// reset waits until it is unused.
-pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, InstanceError> {
+pub(crate) fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, InstanceError> {
     if gpu.mig != OFF && gpu.mig != ON {
         return Err(InstanceError::NotSupported);
     }
@@ -63,23 +61,9 @@ pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, Inst
 }
 
 /// A GPU reset: a pending MIG mode takes effect, and no MIG instance is left.
-pub fn reset(gpu: &mut Gpu) {
+pub(crate) fn reset(gpu: &mut Gpu) {
     gpu.mig = gpu.mig_pending;
     (gpu.lost, gpu.recovery_action) = (0, 0);
-    clear(gpu);
-}
-
-/// A reboot: no process, no instance. The MIG mode survives on GPUs that retain it, which later
-/// models than Ampere do not.
-pub fn reboot(gpu: &mut Gpu) {
-    reset(gpu);
-    gpu.process_count = 0;
-    if gpu.mig == ON && !resets(gpu) {
-        (gpu.mig, gpu.mig_pending) = (OFF, OFF);
-    }
-}
-
-fn clear(gpu: &mut Gpu) {
     gpu.gpu_instance_slots
         .iter_mut()
         .for_each(|one| one.serial = 0);
@@ -88,8 +72,18 @@ fn clear(gpu: &mut Gpu) {
         .for_each(|one| one.serial = 0);
 }
 
+/// A reboot: no process, no instance. The MIG mode survives on GPUs that retain it, which later
+/// models than Ampere do not.
+pub(crate) fn reboot(gpu: &mut Gpu) {
+    reset(gpu);
+    gpu.process_count = 0;
+    if gpu.mig == ON && !resets(gpu) {
+        (gpu.mig, gpu.mig_pending) = (OFF, OFF);
+    }
+}
+
 /// The GPU's profile of this driver id; only while MIG is on.
-pub fn enabled_profile(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
+pub(crate) fn enabled_profile(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
     if gpu.mig != ON {
         return Err(InstanceError::NotSupported);
     }
@@ -97,16 +91,10 @@ pub fn enabled_profile(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
 }
 
 /// The same whether or not MIG is on: what a GPU could be partitioned into is always reported.
-pub fn profile_by_id(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
+pub(crate) fn profile_by_id(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
     let mut all = profiles::of(text(&gpu.model)).into_iter();
     all.find(|one| one.id == id)
         .ok_or(InstanceError::NotSupported)
-}
-
-/// The driver's default placement: the highest free start.
-fn free_start(gpu: &Gpu, profile: &Profile) -> Option<u32> {
-    let mut starts = profile.starts.iter().rev().copied();
-    starts.find(|start| fits(gpu, profile, *start))
 }
 
 fn fits(gpu: &Gpu, profile: &Profile, start: u32) -> bool {
@@ -122,7 +110,7 @@ fn fits(gpu: &Gpu, profile: &Profile, start: u32) -> bool {
 }
 
 /// Creates a GPU instance, at a start or at the driver's default placement, and returns its serial.
-pub fn create(
+pub(crate) fn create(
     machine: &mut Machine,
     gpu_index: usize,
     id: u32,
@@ -132,21 +120,34 @@ pub fn create(
     let gpu = &mut machine.gpus[gpu_index];
     let profile = enabled_profile(gpu, id)?;
     let start = match placement {
-        None => free_start(gpu, &profile).ok_or(InstanceError::NoFreePlacement)?,
+        // The driver's default placement: the highest free start.
+        None => {
+            let mut starts = profile.starts.iter().rev().copied();
+            let free = starts.find(|start| fits(gpu, &profile, *start));
+            free.ok_or(InstanceError::NoFreePlacement)?
+        }
         Some((start, size)) if size == profile.size && profile.starts.contains(&start) => start,
         Some(_) => return Err(InstanceError::Invalid),
     };
     if !fits(gpu, &profile, start) {
         return Err(InstanceError::NoFreePlacement);
     }
-    let slices = profiles::of(text(&gpu.model));
-    let whole = slices.iter().map(|one| one.size).max().unwrap_or(0);
+    let profiles = profiles::of(text(&gpu.model));
+    let whole = profiles.iter().map(|one| one.size).max().unwrap_or(0);
     let place = gpu
         .gpu_instance_slots
         .iter_mut()
         .find(|one| one.serial == 0);
-    *place.ok_or(InstanceError::NoFreePlacement)? =
-        instance(&profile, start, serial, number(whole, &profile, start));
+    *place.ok_or(InstanceError::NoFreePlacement)? = GpuInstance {
+        serial,
+        memory: profile.memory << 20,
+        id: number(whole, &profile, start),
+        profile: profile.id,
+        start,
+        size: profile.size,
+        slices: profile.slices,
+        sms: profile.sms,
+    };
     Ok(serial)
 }
 
@@ -161,21 +162,8 @@ fn number(whole: u32, profile: &Profile, start: u32) -> u32 {
     }
 }
 
-fn instance(profile: &Profile, start: u32, serial: u64, id: u32) -> GpuInstance {
-    GpuInstance {
-        serial,
-        memory: profile.memory << 20,
-        id,
-        profile: profile.id,
-        start,
-        size: profile.size,
-        slices: profile.slices,
-        sms: profile.sms,
-    }
-}
-
 /// Destroys a GPU instance without compute instances.
-pub fn destroy(machine: &mut Machine, serial: u64) -> Result<(), InstanceError> {
+pub(crate) fn destroy(machine: &mut Machine, serial: u64) -> Result<(), InstanceError> {
     let (gpu_index, found) = gpu_instance(machine, serial).ok_or(InstanceError::NotFound)?;
     let gpu = &mut machine.gpus[gpu_index];
     if !gpu.compute_instances(found.id).is_empty() {
@@ -190,8 +178,7 @@ pub fn destroy(machine: &mut Machine, serial: u64) -> Result<(), InstanceError> 
 }
 
 /// The GPU instance of this serial and its GPU.
-#[must_use]
-pub fn gpu_instance(machine: &Machine, serial: u64) -> Option<(usize, GpuInstance)> {
+pub(crate) fn gpu_instance(machine: &Machine, serial: u64) -> Option<(usize, GpuInstance)> {
     let mut gpus = machine.existing_gpus().iter().enumerate();
     gpus.find_map(|(gpu_index, gpu)| {
         let mut all = gpu.gpu_instances().into_iter();
@@ -202,8 +189,7 @@ pub fn gpu_instance(machine: &Machine, serial: u64) -> Option<(usize, GpuInstanc
 
 /// A device's name as the driver makes it: `3g.20gb`, or `1c.3g.20gb` where it has only a part of
 /// the compute slices.
-#[must_use]
-pub fn name(gpu: &Gpu, outer: &GpuInstance, inner: &ComputeInstance) -> String {
+pub(crate) fn name(gpu: &Gpu, outer: &GpuInstance, inner: &ComputeInstance) -> String {
     let all = profiles::of(text(&gpu.model));
     let profile = all.into_iter().find(|one| one.id == outer.profile);
     let name = profile.map(|one| one.name).unwrap_or_default();
@@ -215,8 +201,7 @@ pub fn name(gpu: &Gpu, outer: &GpuInstance, inner: &ComputeInstance) -> String {
 }
 
 /// Compute slices of a compute-instance profile; its id is NVML's name for the kind.
-#[must_use]
-pub fn compute_slices(id: u32) -> Option<u32> {
+pub(crate) fn compute_slices(id: u32) -> Option<u32> {
     match id {
         0..=3 => Some(id + 1),
         4 => Some(7),
@@ -237,7 +222,7 @@ fn compute_start(gpu: &Gpu, inside: &GpuInstance, slices: u32) -> Option<u32> {
 }
 
 /// Whether this creation of a compute instance shall fail (`creation_failures`).
-pub fn take_creation_failure(machine: &mut Machine, inside: u64) -> bool {
+pub(crate) fn take_creation_failure(machine: &mut Machine, inside: u64) -> bool {
     let Some((gpu_index, _)) = gpu_instance(machine, inside) else {
         return false;
     };
@@ -248,7 +233,11 @@ pub fn take_creation_failure(machine: &mut Machine, inside: u64) -> bool {
 }
 
 /// Creates a compute instance in a GPU instance, and returns its serial.
-pub fn create_compute(machine: &mut Machine, inside: u64, id: u32) -> Result<u64, InstanceError> {
+pub(crate) fn create_compute(
+    machine: &mut Machine,
+    inside: u64,
+    id: u32,
+) -> Result<u64, InstanceError> {
     let serial = machine.new_serial();
     let (gpu_index, found) = gpu_instance(machine, inside).ok_or(InstanceError::NotFound)?;
     let gpu = &mut machine.gpus[gpu_index];
@@ -280,7 +269,7 @@ pub fn create_compute(machine: &mut Machine, inside: u64, id: u32) -> Result<u64
 }
 
 /// Destroys a compute instance; `used`: whether a process visible here is on it.
-pub fn destroy_compute(
+pub(crate) fn destroy_compute(
     machine: &mut Machine,
     serial: u64,
     used: impl Fn(u32, u32) -> bool,
@@ -303,8 +292,7 @@ pub fn destroy_compute(
 }
 
 /// Whether a process with these instance numbers uses the instance; one on the whole GPU uses all.
-#[must_use]
-pub fn uses_instance(process: (u32, u32), instance: (u32, u32)) -> bool {
+pub(crate) fn uses_instance(process: (u32, u32), instance: (u32, u32)) -> bool {
     let same = |mine: u32, its: u32| mine == its || mine == WHOLE_GPU;
     same(process.0, instance.0) && same(process.1, instance.1)
 }

@@ -4,27 +4,26 @@
 
 /// One kind of GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// NVML's name for the kind (`NVML_GPU_INSTANCE_PROFILE_*`).
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// The driver's id, which other calls take.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Such as `1g.10gb+me`.
-    pub name: String,
-    /// Compute slices.
-    pub slices: u32,
+    pub(crate) name: String,
+    pub(crate) slices: u32,
     /// Memory slices.
-    pub size: u32,
+    pub(crate) size: u32,
     /// Where they may start.
-    pub starts: &'static [u32],
+    pub(crate) starts: &'static [u32],
     /// Most of the kind on one GPU.
-    pub most: u32,
+    pub(crate) most: u32,
     /// MiB.
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Streaming multiprocessors.
-    pub sms: u32,
+    pub(crate) sms: u32,
     /// Copy engines, decoders, encoders, JPEG decoders, optical flow units.
-    pub engines: [u32; 5],
+    pub(crate) engines: [u32; 5],
 }
 
 /// Kind, driver id, what its name ends with, compute slices, memory slices, starts, most, copy
@@ -80,8 +79,7 @@ sizes! {
 }
 
 /// What this model can be partitioned into; nothing where it has no MIG.
-#[must_use]
-pub fn of(model: &str) -> Vec<Profile> {
+pub(crate) fn of(model: &str) -> Vec<Profile> {
     let Some((_, sizes)) = MODELS.iter().find(|(name, _)| *name == model) else {
         return Vec::new();
     };
@@ -129,7 +127,6 @@ fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
 }
 
 /// Compute slices of the whole GPU.
-#[must_use]
-pub fn slices_of(profiles: &[Profile]) -> u32 {
+pub(crate) fn slices_of(profiles: &[Profile]) -> u32 {
     profiles.iter().map(|one| one.slices).max().unwrap_or(0)
 }

@@ -2,12 +2,12 @@
 //! to the daemon that serves the pipe directory.
 #![allow(clippy::print_stdout, reason = "a command that answers on stdout")]
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use super::{Directories, PRIVILEGED, READY, daemon};
+use super::{Directories, PRIVILEGED, READY, daemon, status_line};
 
 /// One server for the clients of all users.
 const ALL_USERS: &str = "-multiuser-server";
@@ -47,11 +47,7 @@ fn start(all_users: bool) -> Result<(), String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|e| e.to_string())?;
-    let mut status_line = String::new();
-    if let Some(stdout) = daemon.stdout.take() {
-        let _ = BufReader::new(stdout).read_line(&mut status_line);
-    }
-    match status_line.trim() {
+    match status_line(&mut daemon).as_str() {
         READY => Ok(()),
         message => Err(message.to_owned()),
     }

@@ -7,16 +7,16 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, Command as Process, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::command::{self, Command};
 use super::server::TERMS;
 use super::{
-    CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, log, peer,
+    CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, limit_list, peer,
+    status_line,
 };
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
@@ -111,7 +111,11 @@ fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
 
 impl Daemon {
     fn log(&self, text: &str) {
-        log::write(&self.folders.log, "control.log", "Control", text);
+        let file = self.folders.log.join("control.log");
+        if let Ok(mut file) = File::options().create(true).append(true).open(file) {
+            // It may be lost.
+            let _ = writeln!(file, "[Control {}] {text}", std::process::id());
+        }
     }
 
     /// Sends a client the server to connect to.
@@ -150,7 +154,7 @@ impl Daemon {
         let log = self.folders.log.join("server.log");
         let log = File::options().create(true).append(true).open(log);
         // As the real daemon finds it: on its PATH, wherever it itself is.
-        let mut server = Process::new("nvidia-cuda-mps-server")
+        let mut server = Command::new("nvidia-cuda-mps-server")
             .env(TERMS, terms)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -159,11 +163,7 @@ impl Daemon {
             .map_err(|e| e.to_string())?;
         let pid = server.id();
         self.log(&format!("Starting new server {pid} for user {user}"));
-        let mut status_line = String::new();
-        if let Some(stdout) = server.stdout.take() {
-            let _ = BufReader::new(stdout).read_line(&mut status_line);
-        }
-        if status_line.trim() != READY {
+        if status_line(&mut server) != READY {
             let _ = server.wait();
             self.log(&format!("Server {pid} exited with status 1"));
             return Err("Failed to start a server".to_owned());
@@ -177,41 +177,51 @@ impl Daemon {
     }
 
     fn answer(&self, line: &str) -> String {
-        let done = command::parse(line).and_then(|command| self.execute(command));
-        done.unwrap_or_else(|text| text)
+        self.execute(line).unwrap_or_else(|text| text)
     }
 
-    fn execute(&self, command: Command) -> Result<String, String> {
-        match command {
-            Command::Servers => {
+    fn execute(&self, line: &str) -> Result<String, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["get_server_list"] => {
                 let pids: Vec<String> = self.servers().iter().map(u32::to_string).collect();
                 Ok(pids.join("\n"))
             }
-            Command::Status(server) => self.ask(server, "status"),
-            Command::Start { uid } => self.server(uid).map(|_| String::new()),
-            Command::Clients(server) => self.ask(server, "clients"),
-            Command::DefaultPercent => Ok(format!("{:.1}", self.state.lock().percent)),
-            Command::SetDefaultPercent(percent) => {
+            ["get_server_status", server] => self.ask(number(server)?, "status"),
+            ["start_server", "-uid", user] => self.server(number(user)?).map(|_| String::new()),
+            ["get_client_list", server] => self.ask(number(server)?, "clients"),
+            ["get_default_active_thread_percentage"] => {
+                Ok(format!("{:.1}", self.state.lock().percent))
+            }
+            ["set_default_active_thread_percentage", percent] => {
+                let percent = percentage(percent)?;
                 self.state.lock().percent = percent;
                 Ok(format!("{percent:.1}"))
             }
-            Command::SetPercent { server, percent } => {
-                self.ask(server, &format!("percent {percent}"))
+            ["set_active_thread_percentage", server, percent] => {
+                let command = format!("percent {}", percentage(percent)?);
+                self.ask(number(server)?, &command)
             }
-            Command::DefaultLimit(device) => {
+            ["get_default_device_pinned_mem_limit", device] => {
+                let device = number(device)?;
                 let known = self.state.lock().limits.get(&device).copied();
                 Ok(known.map_or_else(String::new, |bytes| format!("{}M", bytes >> 20)))
             }
-            Command::SetDefaultLimit { device, bytes } => {
-                self.state.lock().limits.insert(device, bytes);
+            ["set_default_device_pinned_mem_limit", device, limit] => {
+                let (device, limit) = (number(device)?, bytes(limit)?);
+                self.state.lock().limits.insert(device, limit);
                 Ok(String::new())
             }
-            Command::SetLimit {
-                server,
-                device,
-                bytes,
-            } => self.ask(server, &format!("limit {device} {bytes}")),
-            Command::Quit { seconds } => self.quit(seconds.map(Duration::from_secs)),
+            ["set_device_pinned_mem_limit", server, device, limit] => {
+                let command = format!("limit {} {}", number(device)?, bytes(limit)?);
+                self.ask(number(server)?, &command)
+            }
+            ["quit"] => self.quit(None),
+            ["quit", "-t", seconds] => {
+                let seconds = number(seconds)?.into();
+                self.quit(Some(Duration::from_secs(seconds)))
+            }
+            _ => Err(format!("Unknown command: {line}")),
         }
     }
 
@@ -278,4 +288,26 @@ impl DaemonState {
         self.servers
             .retain_mut(|server| matches!(server.process.try_wait(), Ok(None)));
     }
+}
+
+fn number(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| format!("Invalid number {word}"))
+}
+
+fn percentage(word: &str) -> Result<f64, String> {
+    let percent = word.parse::<f64>().ok();
+    let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    percent.ok_or_else(|| "Thread percentage must be in the range (0, 100]".to_owned())
+}
+
+/// `512M` or `5G` in bytes.
+fn bytes(word: &str) -> Result<u64, String> {
+    let size = || {
+        let (number, shift) = match word.strip_suffix('G') {
+            Some(number) => (number, 30),
+            None => (word.strip_suffix('M')?, 20),
+        };
+        number.parse::<u64>().ok()?.checked_mul(1 << shift)
+    };
+    size().ok_or_else(|| format!("Invalid memory limit {word}"))
 }

@@ -1,16 +1,15 @@
 //! NVIDIA's MPS as its owner sees it: a control daemon with its pipe directory and commands, and
 //! the servers that it starts. The clients' side is in the simulated CUDA driver.
 
-mod command;
 pub mod control;
 mod daemon;
-mod log;
 pub mod server;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 
 /// Where CUDA clients ask for a server.
 const CONTROL: &str = "control";
@@ -83,6 +82,15 @@ fn peer(stream: &UnixStream) -> Option<(u32, u32)> {
     };
     let pid = u32::try_from(found.pid).ok()?;
     (answer == 0).then_some((pid, found.uid))
+}
+
+/// What a started program prints first.
+fn status_line(program: &mut Child) -> String {
+    let mut line = String::new();
+    if let Some(stdout) = program.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    line.trim().to_owned()
 }
 
 fn first_line(stream: &UnixStream) -> std::io::Result<String> {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_gpusim_model::Member;
 use parking_lot::Mutex;
 
-use super::{Directories, limit_list, log, peer};
+use super::{Directories, limit_list, peer};
 use crate::mig::profiles;
 use crate::model::{Gpu, text};
 use crate::state::State;
@@ -25,12 +25,10 @@ pub(super) const TERMS: &str = "GPUSIM_MPS_TERMS";
 const NOT_READY: u32 = 807;
 const TOO_MANY: u32 = 808;
 
-/// Most clients, from compute capability 7.0 on and before.
+/// Most clients, from compute capability 7.0 on.
 const MOST: usize = 48;
-const MOST_BEFORE_VOLTA: usize = 16;
 
 struct Server {
-    log: PathBuf,
     token: u64,
     /// Most clients.
     most: usize,
@@ -82,21 +80,18 @@ fn run() -> Result<(), String> {
     for gpu_index in &gpu_indexes {
         create_context(&member, *gpu_index, &machine.gpus[*gpu_index])?;
     }
-    let volta = machine.gpus[*first].capability_major >= 7;
-    let most = if volta { MOST } else { MOST_BEFORE_VOLTA };
     // An instance serves its part of the clients.
     let instance = chosen
         .as_deref()
         .and_then(|chosen| machine.instance(chosen));
     let all = profiles::slices_of(&profiles::of(text(&machine.gpus[*first].model)));
     let part = instance.map(|found| (found.compute.slices, all));
-    let most = part.map_or(most, |(slices, all)| {
+    let most = part.map_or(MOST, |(slices, all)| {
         let count = |number: u32| usize::try_from(number.max(1)).unwrap_or(1);
-        (most * count(slices) / count(all)).max(1)
+        (MOST * count(slices) / count(all)).max(1)
     });
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
-        log: folders.log.clone(),
         token,
         most,
         state: Mutex::new(ServerState::new(&terms)),
@@ -105,7 +100,6 @@ fn run() -> Result<(), String> {
     let listener = UnixListener::bind(&path).map_err(|e| message(&e))?;
     open_to_all(&path).map_err(|e| message(&e))?;
     super::exit_with_machine();
-    server.log("Created shared memory region");
     println!("{}", super::READY);
     let _ = std::io::stdout().flush();
     for stream in listener.incoming().flatten() {
@@ -161,10 +155,6 @@ impl ServerState {
 }
 
 impl Server {
-    fn log(&self, text: &str) {
-        log::write(&self.log, "server.log", "Server", text);
-    }
-
     fn serve(&self, stream: &UnixStream) {
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
         let Some(first) = lines.next() else {
@@ -212,16 +202,12 @@ impl Server {
         state.clients.push(client);
         let terms = state.terms(self.token);
         drop(state);
-        self.log(&format!("New client {pid} connected"));
         writeln!(stream, "{terms}").ok()?;
         Some(id)
     }
 
     /// A fatal error of one client terminates all clients.
     fn end_clients_after_fault(&self, code: &str) {
-        self.log(&format!(
-            "A fatal fault ({code}) of one client ends all clients"
-        ));
         let mut state = self.state.lock();
         state.faulted = true;
         for client in &state.clients {

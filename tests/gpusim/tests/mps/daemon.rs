@@ -55,7 +55,6 @@ impl Daemon {
         command
     }
 
-    /// Its output for commands on stdin.
     pub(crate) fn command_output(&self, commands: &str) -> (String, bool) {
         let mut control = self.command();
         let control = control.stdin(Stdio::piped()).stdout(Stdio::piped());

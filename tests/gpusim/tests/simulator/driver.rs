@@ -91,7 +91,7 @@ gpus:
   - {count: 2, model: NVIDIA L40S, numa: 1}
   - {model: Tesla T4, numa: -1}
 links:
-  - {gpus: [1, 2], level: single, nvlinks: 4}
+  - {gpus: [1, 2], nvlinks: 4}
 ";
     on_machine(yaml, |_| {
         let inventory = open().inventory().unwrap();
@@ -110,8 +110,8 @@ links:
             gpus.iter().map(|c| c.numa).collect::<Vec<_>>(),
             [Some(0), Some(1), Some(1), None]
         );
-        assert_eq!(gpus[1].links[&uuids[2]], 450);
-        assert_eq!(gpus[2].links[&uuids[1]], 450);
+        assert_eq!(gpus[1].links[&uuids[2]], 420);
+        assert_eq!(gpus[2].links[&uuids[1]], 420);
         assert_eq!(gpus[0].links[&uuids[1]], 10);
         assert_eq!(gpus[3].memory, Mib(15_360));
     });

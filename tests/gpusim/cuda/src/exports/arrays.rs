@@ -2,7 +2,7 @@
 
 use crate::array::{Array, most_levels};
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
+use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
@@ -50,11 +50,7 @@ fn create(out: &Out<Handle>, descriptor: Array3dDescriptor, levels: u32) -> Answ
 fn destroy(array: Handle) -> Answer {
     current()?;
     let driver = driver()?;
-    driver
-        .objects
-        .arrays
-        .remove(array, ERROR_INVALID_HANDLE)?
-        .give(driver);
+    driver.objects.arrays.remove(array)?.give(driver);
     driver.vmm.unmap_array(driver, array);
     Ok(())
 }

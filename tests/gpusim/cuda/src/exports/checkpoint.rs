@@ -38,7 +38,7 @@ calls! { CALLS:
     ) {
         refuse_arguments(&arguments)?;
         let driver = driver()?;
-        let capacity = |gpu_index| driver.facts(gpu_index).capacity;
+        let capacity = |gpu_index| driver.capacity(gpu_index);
         driver.member().restore_process(number(pid)?, capacity).map_err(code)
     }
 }

@@ -8,11 +8,9 @@ use crate::ffi::{Answer, Out};
 use crate::types::{ContextParameters, Device, Handle};
 
 calls! { CALLS:
-    cuCtxCreate 2000 cuCtxCreate(context: Out<Handle>, flags: u32, device: Device) {
-        create(&context, flags, device)
-    }
-
-    cuCtxCreate 3020 cuCtxCreate_v2(context: Out<Handle>, flags: u32, device: Device) {
+    cuCtxCreate 2000 cuCtxCreate(
+        context: Out<Handle>, flags: u32, device: Device,
+    ), 3020 cuCtxCreate_v2 {
         create(&context, flags, device)
     }
 
@@ -30,32 +28,19 @@ calls! { CALLS:
     }
 
     // Contexts for graphics, here without any.
-    cuGLCtxCreate 2000 cuGLCtxCreate(context: Out<Handle>, flags: u32, device: Device) {
-        create(&context, flags, device)
-    }
-
-    cuGLCtxCreate 3020 cuGLCtxCreate_v2(context: Out<Handle>, flags: u32, device: Device) {
+    cuGLCtxCreate 2000 cuGLCtxCreate(
+        context: Out<Handle>, flags: u32, device: Device,
+    ), 3020 cuGLCtxCreate_v2 {
         create(&context, flags, device)
     }
 
     cuVDPAUCtxCreate 3010 cuVDPAUCtxCreate(
         context: Out<Handle>, flags: u32, device: Device, _graphics: u32, _find: u64,
-    ) {
+    ), 3020 cuVDPAUCtxCreate_v2 {
         create(&context, flags, device)
     }
 
-    cuVDPAUCtxCreate 3020 cuVDPAUCtxCreate_v2(
-        context: Out<Handle>, flags: u32, device: Device, _graphics: u32, _find: u64,
-    ) {
-        create(&context, flags, device)
-    }
-
-    cuCtxDestroy 2000 cuCtxDestroy(context: Handle) {
-        let driver = driver()?;
-        driver.contexts.destroy(driver, context)
-    }
-
-    cuCtxDestroy 4000 cuCtxDestroy_v2(context: Handle) {
+    cuCtxDestroy 2000 cuCtxDestroy(context: Handle), 4000 cuCtxDestroy_v2 {
         let driver = driver()?;
         driver.contexts.destroy(driver, context)
     }
@@ -97,13 +82,16 @@ calls! { CALLS:
         context.put(driver()?.contexts.of_green(green)?.handle())
     }
 
-    cuCtxPushCurrent 2000 cuCtxPushCurrent(context: Handle) { push(context) }
+    cuCtxPushCurrent 2000 cuCtxPushCurrent(context: Handle), 4000 cuCtxPushCurrent_v2 {
+        context::push(driver()?.contexts.find(context)?);
+        Ok(())
+    }
 
-    cuCtxPushCurrent 4000 cuCtxPushCurrent_v2(context: Handle) { push(context) }
-
-    cuCtxPopCurrent 2000 cuCtxPopCurrent(popped: Out<Handle>) { pop(&popped) }
-
-    cuCtxPopCurrent 4000 cuCtxPopCurrent_v2(popped: Out<Handle>) { pop(&popped) }
+    cuCtxPopCurrent 2000 cuCtxPopCurrent(popped: Out<Handle>), 4000 cuCtxPopCurrent_v2 {
+        driver()?;
+        popped.put_if(context::pop()?.handle());
+        Ok(())
+    }
 
     cuCtxSetCurrent 4000 cuCtxSetCurrent(context: Handle) {
         let contexts = &driver()?.contexts;
@@ -133,18 +121,6 @@ calls! { CALLS:
 
 /// All of `CUctx_flags`.
 const MOST_FLAGS: u32 = 0x3ff;
-
-fn push(context: Handle) -> Answer {
-    context::push(driver()?.contexts.find(context)?);
-    Ok(())
-}
-
-fn pop(popped: &Out<Handle>) -> Answer {
-    driver()?;
-    let context = context::pop()?;
-    popped.put_if(context.handle());
-    Ok(())
-}
 
 fn create(context: &Out<Handle>, flags: u32, device: Device) -> Answer {
     let driver = driver()?;

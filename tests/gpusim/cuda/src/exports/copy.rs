@@ -101,9 +101,7 @@ fn count_moved(bytes: usize) {
 pub(super) fn timed(stream: &Stream, now: impl FnOnce() -> Answer) -> Answer {
     MOVED.set(0);
     now()?;
-    let work = driver()?
-        .facts(stream.context.gpu_index)
-        .move_time(MOVED.get());
+    let work = driver()?.move_time(stream.context.gpu_index, MOVED.get());
     if work == 0 {
         return Ok(());
     }

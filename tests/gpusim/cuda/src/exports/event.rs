@@ -19,7 +19,6 @@ use crate::types::Handle;
 
 const NO_TIMING: u32 = 2;
 
-/// An event.
 pub(crate) struct Event {
     pub(crate) context: ContextRef,
     flags: u32,
@@ -46,9 +45,10 @@ calls! { CALLS:
         }))
     }
 
-    cuEventDestroy 2000 cuEventDestroy(event: Handle) { destroy(event) }
-
-    cuEventDestroy 4000 cuEventDestroy_v2(event: Handle) { destroy(event) }
+    cuEventDestroy 2000 cuEventDestroy(event: Handle), 4000 cuEventDestroy_v2 {
+        current()?;
+        driver()?.objects.events.remove(event).map(|_| ())
+    }
 
     cuEventRecord 2000 cuEventRecord(event: Handle, stream: Handle) / 7000 cuEventRecord_ptsz as own {
         record(event, stream, own)
@@ -78,11 +78,9 @@ calls! { CALLS:
         Ok(())
     }
 
-    cuEventElapsedTime 2000 cuEventElapsedTime(time: Out<f32>, start: Handle, end: Handle) {
-        elapsed(&time, start, end)
-    }
-
-    cuEventElapsedTime 12080 cuEventElapsedTime_v2(time: Out<f32>, start: Handle, end: Handle) {
+    cuEventElapsedTime 2000 cuEventElapsedTime(
+        time: Out<f32>, start: Handle, end: Handle,
+    ), 12080 cuEventElapsedTime_v2 {
         elapsed(&time, start, end)
     }
 
@@ -93,14 +91,8 @@ calls! { CALLS:
     }
 }
 
-fn destroy(event: Handle) -> Answer {
-    current()?;
-    let events = &driver()?.objects.events;
-    events.remove(event, ERROR_INVALID_HANDLE).map(|_| ())
-}
-
 fn find(event: Handle) -> Answer<Arc<Event>> {
-    driver()?.objects.events.get(event, ERROR_INVALID_HANDLE)
+    driver()?.objects.events.get(event)
 }
 
 fn record(event: Handle, stream: Handle, own: bool) -> Answer {
@@ -148,7 +140,7 @@ fn elapsed(time: &Out<f32>, start: Handle, end: Handle) -> Answer {
             .filter(|_| has_time)
             .ok_or(ERROR_INVALID_HANDLE)?;
         *place = driver.reached(&mark).ok_or(ERROR_NOT_READY)?;
-        ppm = driver.with_machine(|machine| machine.gpus[mark.gpu_index].clock_ppm);
+        ppm = driver.on_gpu(mark.gpu_index, |gpu| gpu.clock_ppm);
     }
     let (later, sign) = match times[1].checked_sub(times[0]) {
         Some(time) => (time, 1.0),

@@ -2,9 +2,7 @@
 
 use crate::calls::calls;
 use crate::capture::{Node, Work};
-use crate::codes::{
-    ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
-};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY};
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
@@ -24,7 +22,7 @@ calls! { CALLS:
     }
 
     cuGraphDestroy 10000 cuGraphDestroy(graph: Handle) {
-        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.graphs.remove(graph).map(|_| ())
     }
 
     cuGraphAddMemAllocNode 11040 cuGraphAddMemAllocNode(
@@ -56,13 +54,7 @@ calls! { CALLS:
 
     cuGraphInstantiate 10000 cuGraphInstantiate(
         exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
-    ) {
-        instantiate(&exec, graph, 0).map(|_| ())
-    }
-
-    cuGraphInstantiate 11000 cuGraphInstantiate_v2(
-        exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
-    ) {
+    ), 11000 cuGraphInstantiate_v2 {
         instantiate(&exec, graph, 0).map(|_| ())
     }
 
@@ -80,13 +72,13 @@ calls! { CALLS:
         }
         upload(made, wanted.stream, own).inspect_err(|_| {
             if let Ok(driver) = driver() {
-                let _ = driver.objects.execs.remove(made, ERROR_INVALID_HANDLE);
+                let _ = driver.objects.execs.remove(made);
             }
         })
     }
 
     cuGraphExecDestroy 10000 cuGraphExecDestroy(exec: Handle) {
-        driver()?.objects.execs.remove(exec, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.execs.remove(exec).map(|_| ())
     }
 
     cuGraphUpload 11010 cuGraphUpload(exec: Handle, stream: Handle) / 11010 cuGraphUpload_ptsz as own {
@@ -95,7 +87,7 @@ calls! { CALLS:
 
     cuGraphLaunch 10000 cuGraphLaunch(exec: Handle, stream: Handle) / 10000 cuGraphLaunch_ptsz as own {
         let (driver, stream) = (driver()?, streams::find(stream, own)?);
-        let exec = driver.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+        let exec = driver.objects.execs.get(exec)?;
         if let Some(capture) = stream.capture.lock().clone() {
             let mut nodes = exec.nodes.iter();
             return nodes.try_for_each(|node| capture.add(stream.id, Node::new(node.work)));
@@ -126,14 +118,14 @@ calls! { CALLS:
 }
 
 fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, work: Work) -> Answer {
-    let known = driver()?.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
+    let known = driver()?.objects.graphs.get(graph)?;
     node.put(known.add(work, &after.get_all(count)?)?)
 }
 
 /// Takes what a launch needs, and runs nothing.
 fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
     let driver = driver()?;
-    let exec = driver.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+    let exec = driver.objects.execs.get(exec)?;
     streams::find(stream, own)?;
     driver.graph_memory.grow(driver, &exec.nodes)
 }
@@ -141,7 +133,7 @@ fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
 fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> {
     current()?;
     let objects = &driver()?.objects;
-    let graph = objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
+    let graph = objects.graphs.get(graph)?;
     if exec.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }

@@ -25,16 +25,13 @@ calls! { CALLS:
         handle.put(describe(driver, found.base)?)
     }
 
-    cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2(
-        pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
-    ) {
-        open_flagged(&pointer, handle, flags)
-    }
-
     cuIpcOpenMemHandle 4010 cuIpcOpenMemHandle(
         pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
-    ) {
-        open_flagged(&pointer, handle, flags)
+    ), 11000 cuIpcOpenMemHandle_v2 {
+        if flags != 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        open(&pointer, handle, Kind::Foreign)
     }
 
     cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle(pointer: DevicePointer) {
@@ -49,39 +46,23 @@ calls! { CALLS:
 /// An allocation as another process opens it.
 pub(super) fn describe(driver: &Driver, base: u64) -> Answer<IpcHandle> {
     let found = driver.heap.share(driver, base)?;
-    let (slot, generation) = driver.member().identity();
-    Ok(IpcHandle {
-        words: [
-            MARK,
-            slot,
-            generation,
-            found.base,
-            found.size,
-            found.id,
-            found.number,
-            0,
-        ],
-    })
-}
-
-fn open_flagged(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
-    if flags != 1 {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    open(pointer, handle, Kind::Foreign)
+    let owner = driver.member().token();
+    let [base, size, id, number] = [found.base, found.size, found.id, found.number];
+    let words = [MARK, owner, base, size, id, number, 0, 0];
+    Ok(IpcHandle { words })
 }
 
 pub(super) fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, kind: Kind) -> Answer {
     let (driver, context) = (driver()?, current()?);
-    let [mark, slot, generation, _, size, _, number, _] = handle.words;
+    let [mark, owner, _, size, _, number, ..] = handle.words;
     if mark != MARK || pointer.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
     let member = driver.member();
-    if (slot, generation) == member.identity() {
+    if owner == member.token() {
         return Err(ERROR_INVALID_CONTEXT);
     }
-    if !member.is_other((slot, generation)) {
+    if member.is_dead(owner) {
         return Err(ERROR_MAP_FAILED);
     }
     let keeper = match number {

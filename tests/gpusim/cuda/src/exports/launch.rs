@@ -54,12 +54,12 @@ pub(super) fn launch(
     let driver = driver()?;
     let stream = streams::find(stream, own)?;
     let functions = &driver.objects.functions;
-    let (function, known) = if let Ok(known) = functions.get(function, ERROR_INVALID_HANDLE) {
+    let (function, known) = if let Ok(known) = functions.get(function) {
         (function, known)
     } else {
         let found = library::function_in(function, stream.context)?;
         let function = found.ok_or(ERROR_INVALID_HANDLE)?;
-        (function, functions.get(function, ERROR_INVALID_HANDLE)?)
+        (function, functions.get(function)?)
     };
     let threads = check(shape)?;
     let gpu_index = stream.context.gpu_index;
@@ -88,7 +88,7 @@ pub(super) fn launch(
 const BYTES_PER_NS: u64 = 12;
 
 pub(crate) fn draw(function: &Function, gpu_index: usize) -> u64 {
-    let swing = driver().map_or(0, |driver| driver.facts(gpu_index).swing);
+    let swing = driver().map_or(0, |driver| driver.on_gpu(gpu_index, |gpu| gpu.clock_swing));
     function.time.draw(clock(), swing)
 }
 

@@ -15,7 +15,6 @@ use crate::exports::module;
 use crate::ffi::{Answer, Out, TextIn};
 use crate::types::{Device, DevicePointer, Handle};
 
-/// A loaded library.
 pub(crate) struct Library {
     pub(super) image: Vec<u8>,
     /// Its module in each context.
@@ -42,7 +41,7 @@ calls! { CALLS:
 
     cuLibraryUnload 12000 cuLibraryUnload(library: Handle) {
         let objects = &driver()?.objects;
-        let gone = objects.libraries.remove(library, ERROR_INVALID_HANDLE)?;
+        let gone = objects.libraries.remove(library)?;
         objects.kernels.drain(|kernel| kernel.library == library);
         for module in gone.modules.lock().values() {
             // Its context may be destroyed, and the module with it.
@@ -57,7 +56,7 @@ calls! { CALLS:
 
     cuLibraryGetKernel 12000 cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextIn) {
         let objects = &driver()?.objects;
-        objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+        objects.libraries.get(library)?;
         let name = name.read()?.to_owned();
         kernel.put(objects.kernels.add(Kernel { library, name, functions: Mutex::default() }))
     }
@@ -72,7 +71,7 @@ calls! { CALLS:
     ) {
         let driver = driver()?;
         driver.gpu_index(device)?;
-        let known = driver.objects.kernels.get(kernel, ERROR_INVALID_HANDLE)?;
+        let known = driver.objects.kernels.get(kernel)?;
         value.put(module::attribute_of(module::local_bytes(&known.name), attribute)?)
     }
 
@@ -102,7 +101,7 @@ fn load(out: &Out<Handle>, image: Vec<u8>) -> Answer {
     if let Some(context) = top().filter(|_| is_eager())
         && let Err(code) = module_in(library, context)
     {
-        let _ = objects.libraries.remove(library, ERROR_INVALID_HANDLE);
+        let _ = objects.libraries.remove(library);
         return Err(code);
     }
     out.put(library)
@@ -111,11 +110,11 @@ fn load(out: &Out<Handle>, image: Vec<u8>) -> Answer {
 /// The module of a library in a context, which is loaded now if it was not.
 fn module_in(library: Handle, context: ContextRef) -> Answer<Handle> {
     let objects = &driver()?.objects;
-    let known = objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+    let known = objects.libraries.get(library)?;
     let mut modules = known.modules.lock();
     let key = context.owner().handle();
     // A context that was reset has its name still, and none of its modules.
-    let lives = |module: &&Handle| objects.modules.get(**module, ERROR_INVALID_HANDLE).is_ok();
+    let lives = |module: &&Handle| objects.modules.get(**module).is_ok();
     if let Some(module) = modules.get(&key).filter(lives) {
         return Ok(*module);
     }
@@ -127,15 +126,12 @@ fn module_in(library: Handle, context: ContextRef) -> Answer<Handle> {
 /// The function of a kernel in a context; `None`: this is no kernel.
 pub(crate) fn function_in(kernel: Handle, context: ContextRef) -> Answer<Option<Handle>> {
     let objects = &driver()?.objects;
-    let Ok(kernel) = objects.kernels.get(kernel, ERROR_INVALID_HANDLE) else {
+    let Ok(kernel) = objects.kernels.get(kernel) else {
         return Ok(None);
     };
     let mut functions = kernel.functions.lock();
     let key = context.owner().handle();
-    let lives = |function: &&Handle| {
-        let known = objects.functions.get(**function, ERROR_INVALID_HANDLE);
-        known.is_ok()
-    };
+    let lives = |function: &&Handle| objects.functions.get(**function).is_ok();
     if let Some(function) = functions.get(&key).filter(lives) {
         return Ok(Some(*function));
     }

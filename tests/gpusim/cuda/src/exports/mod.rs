@@ -29,7 +29,6 @@ mod vmm;
 
 use crate::calls::Call;
 
-/// Every call.
 pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
     [
         arrays::CALLS,

@@ -7,8 +7,8 @@ use std::ffi::c_void;
 
 use crate::calls::calls;
 use crate::codes::{
-    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE,
-    ERROR_NOT_FOUND, ERROR_NOT_PERMITTED,
+    ERROR_FILE_NOT_FOUND, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND,
+    ERROR_NOT_PERMITTED,
 };
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
@@ -18,14 +18,12 @@ use crate::image;
 use crate::times::KernelTime;
 use crate::types::Handle;
 
-/// A loaded image.
 pub(crate) struct Module {
     pub(crate) context: ContextRef,
     /// The functions of a PTX image; `None`: any.
     entries: Option<HashSet<String>>,
     /// Its GPU memory.
     bytes: u64,
-    /// It belongs to a library.
     of_library: bool,
 }
 
@@ -62,7 +60,7 @@ calls! { CALLS:
 
     cuModuleUnload 2000 cuModuleUnload(module: Handle) {
         current()?;
-        if driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?.of_library {
+        if driver()?.objects.modules.get(module)?.of_library {
             return Err(ERROR_NOT_PERMITTED);
         }
         end(module)
@@ -79,16 +77,16 @@ calls! { CALLS:
     }
 
     cuFuncGetAttribute 2020 cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
-        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        let known = driver()?.objects.functions.get(function)?;
         value.put(attribute_of(known.local_bytes, attribute)?)
     }
 
     cuFuncSetAttribute 9000 cuFuncSetAttribute(function: Handle, _attribute: u32, _value: i32) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.functions.get(function).map(|_| ())
     }
 
     cuFuncSetCacheConfig 3000 cuFuncSetCacheConfig(function: Handle, _config: u32) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.functions.get(function).map(|_| ())
     }
 }
 
@@ -117,10 +115,9 @@ pub(crate) fn local_bytes(name: &str) -> u32 {
     bytes.unwrap_or(0).min(MOST_LOCAL)
 }
 
-/// A function of a module.
 pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     let objects = &driver()?.objects;
-    let known = objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+    let known = objects.modules.get(module)?;
     let missing = known
         .entries
         .as_ref()
@@ -136,10 +133,9 @@ pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     }))
 }
 
-/// Unloads a module.
 pub(crate) fn end(module: Handle) -> Answer {
     let objects = &driver()?.objects;
-    let gone = objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+    let gone = objects.modules.remove(module)?;
     add_code(gone.context, |code| code.saturating_sub(gone.bytes))?;
     objects
         .functions
@@ -147,7 +143,6 @@ pub(crate) fn end(module: Handle) -> Answer {
     Ok(())
 }
 
-/// The image at an address.
 pub(crate) fn image_at(image: *const c_void) -> Answer<Vec<u8>> {
     let place = Out::at(image.cast_mut().cast::<u8>());
     if let Ok(Some(magic)) = place.get_all(4).as_deref().map(image::word) {

@@ -3,7 +3,7 @@
 use crate::calls::calls;
 use crate::codes::ERROR_INVALID_VALUE;
 use crate::driver::driver;
-use crate::ffi::{Answer, Out};
+use crate::ffi::Out;
 use crate::types::{Device, Handle};
 
 calls! { CALLS:
@@ -15,20 +15,18 @@ calls! { CALLS:
         context.put(driver.contexts.retain(driver, device)?.handle())
     }
 
-    cuDevicePrimaryCtxRelease 7000 cuDevicePrimaryCtxRelease(device: Device) {
-        release(device)
+    cuDevicePrimaryCtxRelease 7000 cuDevicePrimaryCtxRelease(
+        device: Device,
+    ), 11000 cuDevicePrimaryCtxRelease_v2 {
+        let driver = driver()?;
+        driver.contexts.release(driver, device)
     }
 
-    cuDevicePrimaryCtxRelease 11000 cuDevicePrimaryCtxRelease_v2(device: Device) {
-        release(device)
-    }
-
-    cuDevicePrimaryCtxReset 7000 cuDevicePrimaryCtxReset(device: Device) {
-        reset(device)
-    }
-
-    cuDevicePrimaryCtxReset 11000 cuDevicePrimaryCtxReset_v2(device: Device) {
-        reset(device)
+    cuDevicePrimaryCtxReset 7000 cuDevicePrimaryCtxReset(
+        device: Device,
+    ), 11000 cuDevicePrimaryCtxReset_v2 {
+        let driver = driver()?;
+        driver.contexts.reset(driver, device)
     }
 
     cuDevicePrimaryCtxGetState 7000 cuDevicePrimaryCtxGetState(
@@ -38,14 +36,4 @@ calls! { CALLS:
         flags.put(0)?;
         active.put(i32::from(is_active))
     }
-}
-
-fn release(device: Device) -> Answer {
-    let driver = driver()?;
-    driver.contexts.release(driver, device)
-}
-
-fn reset(device: Device) -> Answer {
-    let driver = driver()?;
-    driver.contexts.reset(driver, device)
 }

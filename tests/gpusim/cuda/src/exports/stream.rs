@@ -2,9 +2,7 @@
 
 use crate::calls::calls;
 use crate::capture;
-use crate::codes::{
-    ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED,
-};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED};
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, as_pointer};
@@ -31,9 +29,14 @@ calls! { CALLS:
         create(&stream, current()?, flags, priority)
     }
 
-    cuStreamDestroy 2000 cuStreamDestroy(stream: Handle) { destroy(stream) }
-
-    cuStreamDestroy 4000 cuStreamDestroy_v2(stream: Handle) { destroy(stream) }
+    cuStreamDestroy 2000 cuStreamDestroy(stream: Handle), 4000 cuStreamDestroy_v2 {
+        current()?;
+        let gone = driver()?.objects.streams.remove(stream)?;
+        if let Some(capture) = gone.capture.lock().take() {
+            let _ = capture.end();
+        }
+        Ok(())
+    }
 
     cuStreamGetPriority 5050 cuStreamGetPriority(
         stream: Handle, priority: Out<i32>,
@@ -98,14 +101,4 @@ fn create(out: &Out<Handle>, context: ContextRef, flags: u32, priority: i32) -> 
     };
     let stream = Stream::new(context, kind, priority.clamp(-5, 0));
     out.put(driver()?.objects.streams.add(stream))
-}
-
-fn destroy(stream: Handle) -> Answer {
-    current()?;
-    let streams = &driver()?.objects.streams;
-    let gone = streams.remove(stream, ERROR_INVALID_HANDLE)?;
-    if let Some(capture) = gone.capture.lock().take() {
-        let _ = capture.end();
-    }
-    Ok(())
 }

@@ -8,8 +8,7 @@ use aliquot_gpusim_model::exports::number_of;
 
 use crate::calls::calls;
 use crate::codes::{
-    ERROR_INVALID_DEVICE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED,
-    ERROR_OPERATING_SYSTEM,
+    ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OPERATING_SYSTEM,
 };
 use crate::driver::driver;
 use crate::ffi::Out;
@@ -154,7 +153,7 @@ calls! { CALLS:
         let driver = driver()?;
         streams::find(stream, own)?;
         for one in list.get_all(count as usize)? {
-            let array = driver.objects.arrays.get(one.array, ERROR_INVALID_HANDLE)?;
+            let array = driver.objects.arrays.get(one.array)?;
             match one.operation {
                 MAP if array.memory.is_none() => driver.vmm.map_array(one.array, one.handle)?,
                 UNMAP => driver.vmm.unmap_array(driver, one.array),

@@ -30,7 +30,6 @@ impl Cuda {
         Self::open_at(&place::cuda_library_path().unwrap())
     }
 
-    /// Opens a copy of it.
     pub(crate) fn open_at(path: &Path) -> Self {
         let path = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: the library has no load-time code of its own.

@@ -9,7 +9,6 @@ use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
 
 use crate::client::MIB;
 
-/// Two A100s.
 pub(crate) const TWO_A100: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-80GB}]";
 
 /// The name of the test that a process runs, and its role where a test started it.

@@ -104,7 +104,6 @@ impl Agent {
     }
 }
 
-/// Replicas by resource.
 fn replicas(devices: &[Gpu]) -> Vec<(String, usize)> {
     let mut found: Vec<(String, usize)> = Vec::new();
     for offer in devices.iter().flat_map(allocatable::replicas_by_resource) {
