@@ -10,7 +10,7 @@ use aliquot_chart::{NAMESPACE, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part, not_yet, until};
 use aliquot_webhook::configuration::{NAME, published_bundle};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::external::places_example;
 use super::world::{PATIENCE, World};
 use super::{applied, removed};
+use crate::ChartCluster;
 
 /// The chart's Secrets.
 const CA: &str = "aliquot-webhook-ca";
@@ -28,16 +29,15 @@ const CLIENT: &str = "kube-scheduler";
 /// The webhook publishes a new CA for a minute before it serves a certificate of it.
 const SERVED: Duration = Duration::from_mins(5);
 
-pub(super) async fn renews(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn renews(chart: Arc<ChartCluster>) -> Result<()> {
+    let cluster = &chart.cluster;
     let world = Box::pin(World::on(cluster.clone())).await?;
-    let (controller, definitions) = started(&cluster).await?;
+    let (controller, definitions) = started(cluster).await?;
     let done = Box::pin(walk(&world)).await;
     // Later scenarios and the removal need it as it was.
     cluster.restart_scheduler_with(&[]).await?;
-    if let Err(error) = done {
-        let (log, report) = (controller.log_tail(), world.report().await);
-        bail!("with cert-manager: {error:#}\n{log}\n{report}");
-    }
+    let log = controller.log_tail();
+    world.reported(done.context(log)).await?;
     Box::pin(removed(&world)).await?;
     // What stays, as docs/guides/upgrade.md says.
     for secret in [CA, SERVING] {

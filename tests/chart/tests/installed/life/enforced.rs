@@ -12,7 +12,7 @@ use aliquot_chart::{NAMESPACE, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part, until};
 use aliquot_e2e::http;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +22,7 @@ use super::applied;
 use super::quick_start::{Reader, commands};
 use super::removed;
 use super::world::{NODE, PATIENCE, World};
+use crate::ChartCluster;
 
 /// Where Prometheus' pod runs, and the second API server's.
 const MONITORING: &str = "monitoring";
@@ -254,18 +255,13 @@ impl Drop for Enforcer {
     }
 }
 
-pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
-    let world = World::on(cluster).await?;
+pub(crate) async fn runs(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = World::on(chart.cluster.clone()).await?;
     let enforcer = Enforcer::start(&world.cluster)?;
-    if let Err(error) = Box::pin(walk(&world)).await {
-        let log = enforcer.part.as_ref().map(Part::log_tail);
-        bail!(
-            "{}\n{}\n{error:#}",
-            world.report().await,
-            log.unwrap_or_default()
-        );
-    }
-    Ok(())
+    let walked = Box::pin(walk(&world)).await;
+    let log = enforcer.part.as_ref().map(Part::log_tail);
+    let walked = walked.context(log.unwrap_or_default());
+    world.reported(walked).await
 }
 
 /// The quick start's installation, then one policy after the other.

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::world::{NODE, World};
 use super::{Before, removed};
+use crate::ChartCluster;
 
 /// What the guide's reader puts in place of its words.
 const REPOSITORY: &str = "localhost/aliquot";
@@ -150,12 +151,10 @@ async fn import_compiler(cluster: &Cluster) -> Result<()> {
     cluster.import_image(COMPILER, "/bin/sh", &files).await
 }
 
-pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
-    let world = World::on(cluster).await?;
-    if let Err(error) = walk(&world).await {
-        anyhow::bail!("{}\n{error:#}", world.report().await);
-    }
-    Ok(())
+pub(crate) async fn runs(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = World::on(chart.cluster.clone()).await?;
+    let walked = walk(&world).await;
+    world.reported(walked).await
 }
 
 async fn walk(world: &World) -> Result<()> {
