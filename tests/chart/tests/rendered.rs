@@ -362,19 +362,35 @@ fn pods_meet_restricted_standard_except_agents() {
 /// Of the pods of each part; HAMi's keys for the same are beside this one.
 #[test]
 fn pods_are_as_the_value_of_their_part_says() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let labelled = json!({"matchExpressions": [{"key": "e", "operator": "Exists"}]});
+    let apart = json!({required: [{"topologyKey": "zone"}]});
     let pod = json!({
         "labels": {"team": "a", "app.kubernetes.io/component": "own"},
         "annotations": {"note": "b"},
         "nodeSelector": {"pool": "c"},
         "tolerations": [{"key": "d", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
-            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "e", "operator": "Exists"}]}]}}},
+        "affinity": {
+            "nodeAffinity": {required: {"nodeSelectorTerms": [labelled]}},
+            "podAntiAffinity": apart,
+        },
         "priorityClassName": "f",
         "securityContext": {"fsGroup": 7},
     });
     let set = |part: &str| format!("--set-json={part}.pod={pod}");
-    let sets = ["scheduler", "webhook", "devicePlugin"].map(set);
-    let sets = sets.iter().map(String::as_str);
+    let pods = ["scheduler", "webhook", "devicePlugin"].map(set);
+    let requests = json!({"cpu": "70m", "memory": "70Mi"});
+    let resources = json!({"requests": requests, "limits": {"memory": "700Mi"}});
+    let containers = [
+        "scheduler.extender",
+        "scheduler.kubeScheduler",
+        "webhook",
+        "devicePlugin",
+        "devicePlugin.mps",
+        "monitor",
+    ];
+    let containers = containers.map(|one| format!("--set-json={one}.resources={resources}"));
+    let sets = pods.iter().chain(&containers).map(String::as_str);
     let arguments: Vec<&str> = EVERYTHING.iter().copied().chain(sets).collect();
     let objects = rendered(&arguments).unwrap();
     for object in objects.iter().filter(|one| one.pod().is_some()) {
@@ -391,13 +407,19 @@ fn pods_are_as_the_value_of_their_part_says() {
         assert_eq!(*seccomp, "RuntimeDefault", "{name}");
         let tolerations = found["tolerations"].as_array().unwrap();
         assert!(tolerations.contains(&pod["tolerations"][0]), "{name}");
-        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        assert_eq!(found["affinity"]["podAntiAffinity"], apart, "{name}");
         let terms = &found["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
         let expressions = terms[0]["matchExpressions"].as_array().unwrap();
         assert_eq!(expressions[0]["key"], "e", "{name}");
         // Those of the driver's own work are beside it.
         let drivers = if object.kind() == "DaemonSet" { 3 } else { 0 };
         assert_eq!(expressions.len(), 1 + drivers, "{name}");
+        // The job of an uninstallation has its own.
+        if object.kind() != "Job" {
+            for container in object.containers() {
+                assert_eq!(container["resources"], resources, "{name}");
+            }
+        }
     }
     let hamis = [
         "--set=scheduler.podAnnotations.note=b,scheduler.nodeSelector.pool=c",
