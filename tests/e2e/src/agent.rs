@@ -44,6 +44,16 @@ impl Default for NodeOptions {
     }
 }
 
+impl NodeOptions {
+    /// With libvgpu.so.
+    pub fn limited() -> Self {
+        Self {
+            limited: true,
+            ..Self::default()
+        }
+    }
+}
+
 /// `deviceSplitCount`.
 const SPLIT: usize = 10;
 /// The folder of the toolkit's programs, and the CDI spec of the driver that they print.
@@ -264,6 +274,12 @@ impl Stack {
         let gpus = shown["gpus"].as_array();
         let gpus = gpus.context("the machine lists its GPUs")?.len();
         self.wait_capacity(&(SPLIT * gpus).to_string()).await
+    }
+
+    /// Ends the node agent, and starts it with these options.
+    pub async fn restart_device_plugin(&self, options: &NodeOptions) -> Result<()> {
+        self.terminate(Kind::DevicePlugin).await?;
+        self.start_device_plugin(options).await
     }
 
     /// Starts the node agent and returns at once.

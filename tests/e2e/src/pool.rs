@@ -163,6 +163,18 @@ impl Stack {
         Ok(path)
     }
 
+    /// Creates a pod as a dry run; as it would be stored.
+    pub async fn trial(&self, pod: Value) -> Result<Pod> {
+        let pod: Pod = serde_json::from_value(pod)?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let pods: Api<Pod> = Api::namespaced(self.cluster.admin()?, namespace);
+        let trial = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        Ok(pods.create(&trial, &pod).await?)
+    }
+
     /// Creates a pod exactly as written (numbers stay numbers). Returns the API server's message if
     /// it refuses the pod, `None` if it creates it.
     pub async fn refusal(&self, pod: Value) -> Result<Option<String>> {

@@ -208,6 +208,12 @@ impl Stack {
         self.wait_ready(Kind::Scheduler).await
     }
 
+    /// Ends the scheduler, and starts it with these flags.
+    pub async fn restart_scheduler(&self, more: &[&str]) -> Result<()> {
+        self.terminate(Kind::Scheduler).await?;
+        self.start_scheduler(more).await
+    }
+
     pub(crate) async fn launch_scheduler(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
         let listen = self.address(Kind::Scheduler).to_string();
         let mut args = vec!["--listen", &listen];

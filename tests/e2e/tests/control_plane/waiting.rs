@@ -109,11 +109,9 @@ pub(crate) async fn node_added(stack: Arc<Stack>) -> Result<()> {
 
 /// kube-scheduler's preemption must not retry again and again. Ours is off, or it would evict pods.
 pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--preempt", "false"]).await?;
+    stack.restart_scheduler(&["--preempt", "false"]).await?;
     let outcome = quiet_refusal(&stack).await;
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await?;
+    stack.restart_scheduler(&[]).await?;
     outcome
 }
 

@@ -8,7 +8,7 @@ use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 
 use super::world::{
-    PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
+    LEFT, PATIENCE, PROFILES, RIGHT, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
 };
 use super::{options, restart};
 
@@ -32,8 +32,6 @@ const STARTING: [&str; 6] = [
     "SpecWritten",
     "StartServed",
 ];
-const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
-const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
 
 fn chaos() -> NodeOptions {
     NodeOptions {

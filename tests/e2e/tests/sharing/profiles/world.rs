@@ -62,6 +62,10 @@ profiles:
     rest: vgpu
 ";
 
+/// The modes of the GPUs in `left` and in `right`.
+pub(crate) const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
+pub(crate) const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
+
 /// Labels the node, or takes the label away.
 pub(crate) async fn label(stack: &Stack, profile: Option<&str>) -> Result<()> {
     let patch = json!({"metadata": {"labels": {"aliquot.dev/profile": profile}}});
