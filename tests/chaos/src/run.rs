@@ -30,7 +30,6 @@ const TRIES: usize = 10;
 /// Pods before the first kill: enough to fill the cluster.
 const FILL: usize = 200;
 
-/// One kill.
 #[derive(Clone, Copy, Debug)]
 struct Kill {
     place: Place,

@@ -27,7 +27,6 @@ use crate::watchdog::{Logs, Watchdog};
 /// How long a component may take to come up on a busy machine.
 pub(crate) const START: Duration = Duration::from_mins(4);
 
-/// The options with which the cluster was started.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,

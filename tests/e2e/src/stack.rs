@@ -281,7 +281,6 @@ impl Stack {
         Ok(())
     }
 
-    /// Whether a part runs.
     pub(crate) async fn runs(&self, kind: Kind) -> bool {
         let parts = self.parts.lock().await;
         parts.get(&kind).is_some_and(|part| part.check().is_ok())
@@ -333,7 +332,6 @@ impl Stack {
         Ok(Measurement::of(pids))
     }
 
-    /// A part's process.
     pub(crate) async fn pid(&self, kind: Kind) -> Result<u32> {
         let parts = self.parts.lock().await;
         Ok(parts.get(&kind).context("it runs")?.pid())

@@ -32,7 +32,6 @@ const START: Duration = Duration::from_mins(2);
 /// A client with persistent connections.
 pub(crate) type Http = Client<HttpConnector, Full<Bytes>>;
 
-/// A new client.
 pub(crate) fn http() -> Http {
     Client::builder(TokioExecutor::new()).build_http()
 }

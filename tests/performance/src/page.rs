@@ -30,7 +30,6 @@ const OTHERS: usize = 32;
 const REFRESH: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_mins(1);
 
-/// The figure.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let api = Api::serve(SCALE).await?;
     let scheduler = api.scheduler().await?;

@@ -26,7 +26,6 @@ const SCALE: Scale = Scale {
 const NAMESPACE: &str = "aliquot-system";
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let api = Api::serve(SCALE).await?;
     let floor = floor(&api.url).await?;

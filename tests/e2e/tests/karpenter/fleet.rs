@@ -156,7 +156,6 @@ impl Fleet {
         .await
     }
 
-    /// The pool's nodes.
     pub(crate) async fn nodes(&self) -> Result<Vec<Node>> {
         let nodes: Api<Node> = Api::all(self.stack.cluster.admin()?);
         Ok(nodes
@@ -190,7 +189,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// The shares.
     pub(crate) async fn shares(&self) -> Result<Vec<Pod>> {
         Ok(self.pods()?.list(&ListParams::default()).await?.items)
     }

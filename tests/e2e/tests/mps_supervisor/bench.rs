@@ -76,7 +76,6 @@ impl Bench {
         self.supervisor = Some(supervisor);
     }
 
-    /// The supervisor's process id.
     pub(crate) fn supervisor_pid(&self) -> u32 {
         self.supervisor.as_ref().unwrap().id()
     }
@@ -162,7 +161,6 @@ impl Bench {
             .to_owned()
     }
 
-    /// What the device's daemon answers.
     pub(crate) fn daemon_answer(&self, device: &str, command: &str) -> String {
         let mut control = Command::new(program("nvidia-cuda-mps-control"))
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(device))

@@ -165,7 +165,6 @@ impl Running {
 }
 
 impl PrintedShare {
-    /// The GPU.
     pub(crate) fn gpu(&self) -> &str {
         self.environment
             .get("ALIQUOT_VISIBLE_DEVICES")

@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Concurrent requests.
 pub(super) const CONNECTIONS: usize = 16;
 
-/// A running cluster.
 pub(super) struct BenchCluster {
     pub(super) cluster: Cluster,
     pub(super) client: Client,

@@ -55,7 +55,6 @@ async fn with_fail_points(
     outcome
 }
 
-/// Each GPU has its old mode or its new one.
 async fn old_or_new(stack: &Stack, point: &str) -> Result<()> {
     let found = modes(stack).await?;
     let known = |(n, (mode, _)): (usize, &(Mode, bool))| *mode == LEFT[n] || *mode == RIGHT[n];
