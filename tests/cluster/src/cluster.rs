@@ -195,7 +195,7 @@ impl Cluster {
     /// # Errors
     /// It is not running.
     pub fn pid(&self, name: &str) -> Result<u32> {
-        self.daemons.pid_of(name)
+        self.daemons.pid(name)
     }
 
     /// Waits until the daemon listens on its port.

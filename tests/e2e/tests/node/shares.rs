@@ -172,7 +172,8 @@ async fn printed(
 pub(crate) async fn annotated_init_container(stack: Arc<Stack>) -> Result<()> {
     const SPACE: &str = "annotated";
     let cluster = &stack.cluster;
-    cluster.namespace_with_annotated_requests(SPACE).await?;
+    let label = json!({"aliquot.dev/request-as": "annotation"});
+    cluster.namespace_with(SPACE, &label).await?;
     let share = |name, memory, script: &str| {
         let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "2")];
         with_command(name, &limits, script)

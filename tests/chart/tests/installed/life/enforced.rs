@@ -47,7 +47,8 @@ struct Place {
 impl Place {
     async fn new(world: &World, namespace: &str) -> Result<Self> {
         let cluster = &world.cluster;
-        cluster.exempt_namespace(namespace).await?;
+        let exempt = json!({"aliquot.dev/webhook": "ignore"});
+        cluster.namespace_with(namespace, &exempt).await?;
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "place", "namespace": namespace},
             "spec": {"terminationGracePeriodSeconds": 0, "nodeName": NODE, "containers": [{
