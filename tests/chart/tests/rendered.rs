@@ -218,23 +218,24 @@ fn passes_values_to_their_components() {
 /// Removes what depends on the namespace or the version.
 #[test]
 fn renders_same_objects_for_each_kubernetes_version() {
+    let kube_scheduler = |objects: &[Object]| {
+        let scheduler = one(objects, "Deployment", "aliquot-scheduler");
+        container(scheduler, "kube-scheduler").clone()
+    };
     let mut same = BTreeSet::new();
     for minor in 30..=37 {
         let version = format!("1.{minor}.2");
         let objects = rendered(&["--kube-version", &version, "-n", "other"]).unwrap();
-        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-        let image = container(scheduler, "kube-scheduler")["image"].clone();
+        let scheduler = kube_scheduler(&objects);
         let expected = format!("registry.k8s.io/kube-scheduler:v{version}");
-        assert_eq!(image, expected);
+        assert_eq!(scheduler["image"], expected);
         let text = format!("{objects:?}").replace(&expected, "");
         assert!(!text.contains("aliquot-system"), "{version}");
         // kube-scheduler has /livez and /readyz since 1.31.
         let old = minor == 30;
-        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-        let probes = container(scheduler, "kube-scheduler");
         for (probe, since) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
             let path = if old { "/healthz" } else { since };
-            assert_eq!(probes[probe]["httpGet"]["path"], path, "{version}");
+            assert_eq!(scheduler[probe]["httpGet"]["path"], path, "{version}");
         }
         let without = |mut text: String| {
             for path in ["/healthz", "/livez", "/readyz"] {
@@ -245,29 +246,21 @@ fn renders_same_objects_for_each_kubernetes_version() {
         same.insert(without(text));
     }
     assert_eq!(same.len(), 1);
-    let vendors = rendered(&["--kube-version", "v1.33.4-eks-99fe2"]).unwrap();
-    let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
-    let image = &container(scheduler, "kube-scheduler")["image"];
-    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
-    // Argo CD names the minor version alone.
-    let minor = rendered(&["--kube-version", "1.34"]).unwrap();
-    let scheduler = one(&minor, "Deployment", "aliquot-scheduler");
-    let image = &container(scheduler, "kube-scheduler")["image"];
-    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.34.0");
-    let own = "--set=scheduler.kubeScheduler.image.tag=own";
-    let objects = rendered(&[own, "--kube-version", "1.34"]).unwrap();
-    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-    let probe = &container(scheduler, "kube-scheduler")["livenessProbe"]["httpGet"]["path"];
-    assert_eq!(*probe, "/livez", "of a tag that is no version");
-    let pinned = "v1.30.4@sha256:0a";
-    let tag = format!("--set=scheduler.kubeScheduler.image.tag={pinned}");
-    let objects = rendered(&[&tag, "--kube-version", "1.37.2"]).unwrap();
-    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-    let scheduler = container(scheduler, "kube-scheduler");
-    let image = format!("registry.k8s.io/kube-scheduler:{pinned}");
-    assert_eq!(scheduler["image"], image);
-    let probe = &scheduler["livenessProbe"]["httpGet"]["path"];
-    assert_eq!(*probe, "/healthz", "of the tag's version");
+    // Argo CD names the minor version alone. A tag that is a version decides about the probes.
+    for (tag, version, image, probe) in [
+        ("", "v1.33.4-eks-99fe2", "v1.33.4", "/livez"),
+        ("", "1.34", "v1.34.0", "/livez"),
+        ("own", "1.34", "own", "/livez"),
+        ("v1.30.4@sha256:0", "1.37", "v1.30.4@sha256:0", "/healthz"),
+    ] {
+        let tag = format!("--set=scheduler.kubeScheduler.image.tag={tag}");
+        let objects = rendered(&[&tag, "--kube-version", version]).unwrap();
+        let scheduler = kube_scheduler(&objects);
+        let image = format!("registry.k8s.io/kube-scheduler:{image}");
+        assert_eq!(scheduler["image"], image, "{tag} {version}");
+        let path = &scheduler["livenessProbe"]["httpGet"]["path"];
+        assert_eq!(*path, probe, "{tag} {version}");
+    }
     let old = rendered(&["--kube-version", "1.29.9"]).unwrap_err();
     assert!(format!("{old:#}").contains(">=1.30.0-0"), "{old:#}");
 }
