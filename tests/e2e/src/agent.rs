@@ -88,6 +88,13 @@ impl Place {
         SimulatedMachine::at(&self.files.join("gpusim.state"))
     }
 
+    /// The simulated driver's NVML.
+    fn library(&self) -> Result<PathBuf> {
+        let driver = self.files.join("driver");
+        std::fs::create_dir_all(&driver)?;
+        Ok(place::link_into(&driver)?)
+    }
+
     fn profiles(&self) -> PathBuf {
         self.files.join("profiles.yaml")
     }
@@ -122,15 +129,14 @@ impl Place {
     /// Flags and environment; the machine is created if there is none yet.
     fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
         let machine = self.machine();
-        let driver = self.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
+        // Makes the folder of the machine, too.
+        let library = text(&self.library()?);
         if !machine.state().exists() {
             let name = &self.node;
             let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
             let yaml = format!("name: {name}\n{gpus}");
             SimulatedMachine::create(machine.state(), &yaml)?;
         }
-        let library = text(&place::link_into(&driver)?);
         let proc = proc_folder(machine.state());
         let mut flags = vec![
             ("--listen", self.listen.to_string()),
@@ -218,9 +224,7 @@ impl Stack {
     /// Starts the supervisor of MPS daemons beside the first node's agent.
     pub async fn start_mps_supervisor(&self) -> Result<()> {
         let place = self.first_place();
-        let driver = place.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
-        let (library, state) = (place::link_into(&driver)?, self.agent_state());
+        let (library, state) = (place.library()?, self.agent_state());
         let program = self.program(Kind::DevicePlugin);
         let control = program.with_file_name("nvidia-cuda-mps-control");
         let args = [
@@ -250,10 +254,8 @@ impl Stack {
 
     pub(crate) async fn launch_monitor(&self) -> Result<()> {
         let place = self.first_place();
-        let driver = place.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
         let listen = self.address(Kind::Monitor).to_string();
-        let library = text(&place::link_into(&driver)?);
+        let library = text(&place.library()?);
         let state = text(&self.agent_state());
         let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
         flags.extend(["--state-dir", &state, "--nvml-library", &library]);

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::external::places_example;
 use super::world::{PATIENCE, World};
-use super::{applied, removed};
+use super::{applied, installed, removed};
 use crate::ChartCluster;
 
 /// The chart's Secrets.
@@ -79,15 +79,12 @@ async fn walk(world: &World) -> Result<()> {
         std::fs::write(folder.join(name), text)?;
     }
 
-    let mut install = vec!["install", "aliquot"];
-    install.extend(world.chart());
-    install.extend([
+    let values = [
         "--set=webhook.certManager.enabled=true",
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=extender",
-    ]);
-    world.helm(&install)?;
-    world.parts_ready().await?;
+    ];
+    installed(world, &values).await?;
     let serving = issued(world, SERVING).await?;
     let bundle = published(world).await?;
     ensure!(bundle.trim() == serving.authority.trim(), "{bundle}");

@@ -10,7 +10,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
 use super::world::World;
-use super::{example_runs, removed};
+use super::{example_runs, installed, removed};
 use crate::ChartCluster;
 
 pub(crate) async fn places_a_share(chart: Arc<ChartCluster>) -> Result<()> {
@@ -32,19 +32,15 @@ async fn placed(world: &World) -> Result<()> {
     let secret = [&secret[..], &[files.as_str()]].concat();
     cluster.kubectl(&secret).await?.success()?;
 
-    let mut install = vec!["install", "aliquot"];
-    install.extend(world.chart());
     // The chart takes the port after it for metrics.
     let port = cluster.part_address(1).port();
     let webhook = format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");
-    install.extend([
+    let values = [
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=extender",
         &webhook,
-    ]);
-    world.helm(&install)?;
-    world.parts_ready().await?;
-
+    ];
+    installed(world, &values).await?;
     Box::pin(places_example(world, &folder, &service)).await
 }
 
