@@ -191,6 +191,18 @@ impl Bench {
         Client { child, lines }
     }
 
+    /// Such a program as a client of this device's daemon, with more in its environment.
+    pub(crate) fn client_of(
+        &self,
+        device: &str,
+        more: &[(&str, &str)],
+        commands: &[&str],
+    ) -> Client {
+        let pipe = self.pipe(device);
+        let daemon = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+        self.client(&[&daemon[..], more].concat(), commands)
+    }
+
     /// The sockets of a device's daemon where the container runtime finds them.
     pub(crate) fn pipe(&self, device: &str) -> String {
         let pipe = seen_by(self.host.id(), &self.directory(device).pipe());
