@@ -35,10 +35,7 @@ const GATES: &str = "--feature-gates=GenericWorkload=true";
 const VERSION: &str = "v1beta1";
 const NAMESPACE: &str = "gangs";
 const NODES: [&str; 3] = ["gangs-1", "gangs-2", "gangs-3"];
-const SHAPE: Shape = Shape {
-    gpus: 8,
-    replicas: 10,
-};
+const SHAPE: Shape = Shape::of_gpus(8);
 /// Members for which the nodes have room.
 const ROOM: usize = 24;
 /// Members of each gang.

@@ -62,6 +62,13 @@ fn taken<P: Parser>(container: &Value, program: &[&str], more: &[&str]) -> P {
     P::try_parse_from(all).unwrap_or_else(|error| panic!("{error}"))
 }
 
+fn webhook_flags(objects: &[Object]) -> Webhook {
+    let webhook = one(objects, "Deployment", "aliquot-webhook");
+    let webhook = container(webhook, "webhook");
+    let namespace = ["--namespace=aliquot-system"];
+    taken(webhook, &["aliquot-webhook"], &namespace)
+}
+
 fn all_flags_are_taken(arguments: &[&str]) {
     let objects = rendered(arguments).unwrap();
     let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
@@ -93,7 +100,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
-    let flags: Webhook = taken(webhook, &["aliquot-webhook"], &["--namespace=ns"]);
+    let flags = webhook_flags(&objects);
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
     flags.names().unwrap();

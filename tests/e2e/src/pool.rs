@@ -34,6 +34,16 @@ pub struct Shape {
     pub replicas: u32,
 }
 
+impl Shape {
+    /// So many GPUs with ten replicas each.
+    pub const fn of_gpus(count: u32) -> Self {
+        Self {
+            gpus: count,
+            replicas: 10,
+        }
+    }
+}
+
 /// A namespace and its nodes.
 pub struct Pool<'a> {
     stack: &'a Stack,

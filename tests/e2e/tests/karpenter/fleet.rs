@@ -20,10 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// GPUs of a node, and the replicas of each.
-pub(crate) const SHAPE: Shape = Shape {
-    gpus: 4,
-    replicas: 10,
-};
+pub(crate) const SHAPE: Shape = Shape::of_gpus(4);
 /// How often the stand-ins act.
 const INTERVAL: Duration = Duration::from_millis(200);
 const POOL: &str = "gpus";
