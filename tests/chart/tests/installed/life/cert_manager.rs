@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::external::places_example;
 use super::world::{PATIENCE, World};
-use super::{applied, installed, removed};
+use super::{applied, installed, kubectl, removed};
 use crate::ChartCluster;
 
 /// The chart's Secrets.
@@ -41,8 +41,7 @@ pub(crate) async fn renews(chart: Arc<ChartCluster>) -> Result<()> {
     Box::pin(removed(&world)).await?;
     // What stays, as docs/guides/upgrade.md says.
     for secret in [CA, SERVING] {
-        let get = ["get", "secret", secret, "-n", NAMESPACE];
-        cluster.kubectl(&get).await?.success()?;
+        kubectl(&world, &format!("get secret {secret} -n {NAMESPACE}")).await?;
     }
     let delete = ["delete", "-f", &definitions];
     cluster.kubectl(&delete).await?.success()?;
@@ -150,8 +149,7 @@ async fn issued(world: &World, secret: &str) -> Result<Issued> {
 
 /// Deletes the Secret, which has cert-manager issue it anew.
 async fn renewed(world: &World, secret: &str, old: &Issued) -> Result<Issued> {
-    let delete = ["delete", "secret", secret, "-n", NAMESPACE];
-    world.cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete secret {secret} -n {NAMESPACE}")).await?;
     another(world, secret, old).await
 }
 

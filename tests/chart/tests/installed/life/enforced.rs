@@ -18,10 +18,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::applied;
 use super::quick_start::{Reader, commands};
-use super::removed;
 use super::world::{NODE, PATIENCE, World};
+use super::{applied, kubectl, removed};
 use crate::ChartCluster;
 
 /// Where Prometheus' pod runs, and the second API server's.
@@ -271,8 +270,7 @@ async fn walk(world: &World) -> Result<()> {
     let prometheus = Place::new(world, MONITORING).await?;
     let mut away = Away::start(world).await?;
     // The reader creates it.
-    let delete = ["delete", "namespace", NAMESPACE, "--wait"];
-    cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete namespace {NAMESPACE} --wait")).await?;
     let reader = Reader::new(world, &away.kubeconfig)?;
     for line in commands("## On k3s")? {
         reader.sh(&line)?;
@@ -332,14 +330,9 @@ async fn walk(world: &World) -> Result<()> {
     cluster.delete_pod("default", "gpu-pod").await?;
     removed(world).await?;
     drop(away);
-    for object in [
-        ["namespace", MONITORING],
-        ["namespace", CONTROL_PLANE],
-        ["clusterrolebinding", "scrapes"],
-    ] {
-        let delete = ["delete", object[0], object[1]];
-        cluster.kubectl(&delete).await?.success()?;
-    }
+    let places = format!("delete namespace {MONITORING} {CONTROL_PLANE}");
+    kubectl(world, &places).await?;
+    kubectl(world, "delete clusterrolebinding scrapes").await?;
     Ok(())
 }
 

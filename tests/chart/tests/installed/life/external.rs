@@ -10,7 +10,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
 use super::world::World;
-use super::{example_runs, installed, removed};
+use super::{example_runs, installed, kubectl, removed};
 use crate::ChartCluster;
 
 pub(crate) async fn places_a_share(chart: Arc<ChartCluster>) -> Result<()> {
@@ -27,11 +27,8 @@ async fn placed(world: &World) -> Result<()> {
     let service = format!("aliquot-extender.{NAMESPACE}.svc");
     let folder = cluster.state_dir().join("extender");
     certificates(&folder, &service)?;
-    let files = format!("--from-file={}", folder.display());
-    let secret = ["create", "secret", "generic", "extender", "-n", NAMESPACE];
-    let secret = [&secret[..], &[files.as_str()]].concat();
-    cluster.kubectl(&secret).await?.success()?;
-
+    let secret = format!("extender -n {NAMESPACE} --from-file={}", folder.display());
+    kubectl(world, &format!("create secret generic {secret}")).await?;
     // The chart takes the port after it for metrics.
     let port = cluster.part_address(1).port();
     let webhook = format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");

@@ -121,6 +121,12 @@ impl Before {
     }
 }
 
+/// What kubectl prints; no word of the line has a blank.
+async fn kubectl(world: &World, line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    world.cluster.kubectl(&words).await?.success()
+}
+
 async fn applied(world: &World, object: &Value) -> Result<()> {
     let file = world.cluster.state_dir().join("applied.json");
     std::fs::write(&file, object.to_string())?;

@@ -14,7 +14,7 @@ use aliquot_e2e::limits_program;
 use anyhow::{Context as _, Result, ensure};
 
 use super::world::{NODE, World};
-use super::{Before, removed};
+use super::{Before, kubectl, removed};
 use crate::ChartCluster;
 
 /// What the guide's reader puts in place of its words.
@@ -162,8 +162,7 @@ async fn walk(world: &World) -> Result<()> {
     open_machine(&world.cluster)?;
     let before = Before::of(world).await?;
     // The reader creates it.
-    let delete = ["delete", "namespace", NAMESPACE, "--wait"];
-    world.cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete namespace {NAMESPACE} --wait")).await?;
     let reader = Reader::new(world, &world.cluster.kubeconfig())?;
     for line in commands("## On k3s")? {
         reader.sh(&line)?;
