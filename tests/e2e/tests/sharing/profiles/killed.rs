@@ -8,7 +8,7 @@ use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 
 use super::world::{
-    LEFT, PATIENCE, PROFILES, RIGHT, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
+    LEFT, PROFILES, RIGHT, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
 };
 use super::{options, restart};
 
@@ -76,7 +76,7 @@ pub(crate) async fn switching(stack: Arc<Stack>) -> Result<()> {
             restart(stack, &chaos()).await?;
             old_or_new(stack, point).await?;
             wait_modes(stack, &RIGHT).await.context(point)?;
-            wait_offered(stack, &[(USUAL, "24")], PATIENCE).await?;
+            wait_offered(stack, &[(USUAL, "24")]).await?;
         }
         Ok(())
     })

@@ -30,7 +30,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(SPACE).await?;
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &LEFT).await?;
-    wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "24")]).await?;
     // They stay on the third GPU, which is the fullest for them, through all moves.
     let gpus = stack.inventory().await?.gpus;
     let neighbour = gpus[2].uuid.to_string();
@@ -84,7 +84,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     }
     let ledger = stack.ledger_agrees().await?;
     ensure!(ledger.pods.len() == 2, "{ledger:?}");
-    wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "24")]).await?;
     for name in ["stays-1", "stays-2"] {
         stack.cluster.delete_pod(SPACE, name).await?;
     }
