@@ -82,11 +82,6 @@ pub(crate) async fn one_share(stack: Arc<Stack>) -> Result<()> {
     fleet.create("one", &[10_000]).await?;
     fleet.wait_bound(1).await?;
     fleet.wait_satisfied().await?;
-    ensure!(
-        fleet.added_count() == 1,
-        "{} nodes added",
-        fleet.added_count()
-    );
     let added = fleet.added.clone();
     fleet.close().await?;
     ensure!(added.lock().len() == 1, "{added:?}");
@@ -178,11 +173,8 @@ pub(crate) async fn consolidated(stack: Arc<Stack>) -> Result<()> {
     let shares = fleet.shares().await?;
     ensure!(shares.len() == count - 4, "{} shares", shares.len());
     none_leaves(&shares)?;
-    ensure!(
-        fleet.added_count() == 3,
-        "{} nodes added",
-        fleet.added_count()
-    );
+    let added = fleet.added_count();
+    ensure!(added == 3, "{added} nodes added");
     fleet.close().await
 }
 
