@@ -105,7 +105,7 @@ async fn on(
     for node in NODES {
         stack.gpu_node(NAMESPACE, node, SHAPE).await?;
     }
-    let replicas = Replicas::start_with(stack.clone(), stop, &[GATES]).await?;
+    let replicas = Replicas::start(stack.clone(), stop, &[GATES]).await?;
     let scene = Scene::new(&stack, &replicas)?;
     let mut rng = Rng::with_seed(size.seed);
     for number in 0..size.rounds {

@@ -84,7 +84,6 @@ struct ChartCluster {
 impl ChartCluster {
     async fn start() -> Result<Self> {
         let cluster = Cluster::with_node()
-            .node_name(life::NODE)
             .serve_pods()
             // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
             .chart_value("schedulerName", json!("unused"))

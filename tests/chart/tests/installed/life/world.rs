@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::helm_on;
 
-pub(crate) const NODE: &str = "node-1";
+pub(crate) use aliquot_cluster::NODE;
+
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
 pub(crate) struct World {
