@@ -26,12 +26,11 @@ use tokio::sync::Mutex;
 pub use crate::agent::NodeOptions;
 use crate::http;
 
+pub use aliquot_cluster::NODE;
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
 /// The product's namespace.
 pub const NAMESPACE: &str = "aliquot-system";
-/// The real node's name.
-pub const NODE: &str = "node-1";
 const STOPPING: Duration = Duration::from_mins(1);
 /// What the chart renders by default, without its labels (`make reference`).
 const WEBHOOK_CONFIGURATION: &str = include_str!("../webhook-configuration.json");
@@ -358,26 +357,19 @@ impl Stack {
         ready.await.map(drop)
     }
 
+    async fn take(&self, kind: Kind) -> Result<Part> {
+        let mut parts = self.parts.lock().await;
+        parts.remove(&kind).context("the part does not run")
+    }
+
     /// Kills a part with -9.
     pub async fn kill(&self, kind: Kind) -> Result<()> {
-        let part = self
-            .parts
-            .lock()
-            .await
-            .remove(&kind)
-            .context("the part does not run")?;
-        part.kill().await
+        self.take(kind).await?.kill().await
     }
 
     /// Terminates a part, and waits for its end.
     pub async fn terminate(&self, kind: Kind) -> Result<()> {
-        let part = self
-            .parts
-            .lock()
-            .await
-            .remove(&kind)
-            .context("the part does not run")?;
-        let code = part.terminate(STOPPING).await?;
+        let code = self.take(kind).await?.terminate(STOPPING).await?;
         anyhow::ensure!(code == Some(0), "{} ended with {code:?}", kind.name());
         Ok(())
     }

@@ -95,9 +95,7 @@ impl ChurnSetup {
         assert!(processes == 0 || snapshot.device(0).total == sum);
         sum
     }
-}
 
-impl ChurnSetup {
     /// Checks that all of the share can be allocated again, and no more.
     fn assert_all_free(&self) {
         let left = SHARE - CONTEXT;
