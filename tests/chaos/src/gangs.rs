@@ -35,10 +35,7 @@ const GATES: &str = "--feature-gates=GenericWorkload=true";
 const VERSION: &str = "v1beta1";
 const NAMESPACE: &str = "gangs";
 const NODES: [&str; 3] = ["gangs-1", "gangs-2", "gangs-3"];
-const SHAPE: Shape = Shape {
-    gpus: 8,
-    replicas: 10,
-};
+const SHAPE: Shape = Shape::of_gpus(8);
 /// Members for which the nodes have room.
 const ROOM: usize = 24;
 /// Members of each gang.
@@ -108,7 +105,7 @@ async fn on(
     for node in NODES {
         stack.gpu_node(NAMESPACE, node, SHAPE).await?;
     }
-    let replicas = Replicas::start_with(stack.clone(), stop, &[GATES]).await?;
+    let replicas = Replicas::start(stack.clone(), stop, &[GATES]).await?;
     let scene = Scene::new(&stack, &replicas)?;
     let mut rng = Rng::with_seed(size.seed);
     for number in 0..size.rounds {

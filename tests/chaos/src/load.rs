@@ -26,10 +26,7 @@ pub const NAMESPACE: &str = "chaos";
 pub const NODES: &str = "chaos-";
 const COUNT: usize = 8;
 /// Of each fake node.
-const SHAPE: Shape = Shape {
-    gpus: 4,
-    replicas: 10,
-};
+const SHAPE: Shape = Shape::of_gpus(4);
 /// MiB that pods request; five of the mean fit on a GPU.
 const MEMORY: [u64; 4] = [8_000, 12_000, 16_000, 24_000];
 /// From this number of pods on fake nodes on, one is deleted for each new one: about ten more than

@@ -68,12 +68,7 @@ pub struct Replicas {
 
 impl Replicas {
     /// Starts both and waits until one of them leads.
-    pub async fn start(stack: Arc<Stack>, stop: CancellationToken) -> Result<Arc<Self>> {
-        Self::start_with(stack, stop, &[]).await
-    }
-
-    /// The same with further arguments of each kube-scheduler.
-    pub async fn start_with(
+    pub async fn start(
         stack: Arc<Stack>,
         stop: CancellationToken,
         scheduler_args: &[&str],

@@ -30,7 +30,6 @@ const TRIES: usize = 10;
 /// Pods before the first kill: enough to fill the cluster.
 const FILL: usize = 200;
 
-/// One kill.
 #[derive(Clone, Copy, Debug)]
 struct Kill {
     place: Place,
@@ -54,7 +53,7 @@ pub struct Size {
 /// Runs on a cluster of its own.
 pub async fn run(seed: u64, size: Size) -> Result<()> {
     print_line(&format!("seed {seed}, {} pods", size.pods));
-    let cluster = Cluster::with_node().node_name(NODE).without_scheduler();
+    let cluster = Cluster::with_node().without_scheduler();
     let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
     stack.start_device_plugin(&agent()).await?;
     load::nodes(&stack).await?;
@@ -84,7 +83,7 @@ pub async fn on_stack(
 
 async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -> Result<()> {
     let mut rng = Rng::with_seed(seed);
-    let replicas = Replicas::start(stack.clone(), stop.clone()).await?;
+    let replicas = Replicas::start(stack.clone(), stop.clone(), &[]).await?;
     let capacity = stack.capacity().await?;
     let observer = Observer::start(stack.cluster.admin()?, capacity, stop);
     let mut load = Load::new(&stack, observer.clone(), rng.fork(), size.every)?;

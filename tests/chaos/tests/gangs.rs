@@ -10,7 +10,6 @@ use aliquot_e2e::figures::print_line;
 use anyhow::{Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Rounds.
 const ROUNDS: &str = "ALIQUOT_GANG_ROUNDS";
 /// One round of so many has a kill; 0: none.
 const KILL_EVERY: &str = "ALIQUOT_GANG_KILL_EVERY";

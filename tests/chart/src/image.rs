@@ -48,7 +48,6 @@ pub struct Image {
     pub sbom: Value,
 }
 
-/// Unpacks an archive into a folder.
 fn unpack(archive: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     let mut tar = Command::new("tar");

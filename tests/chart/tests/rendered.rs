@@ -62,6 +62,13 @@ fn taken<P: Parser>(container: &Value, program: &[&str], more: &[&str]) -> P {
     P::try_parse_from(all).unwrap_or_else(|error| panic!("{error}"))
 }
 
+fn webhook_flags(objects: &[Object]) -> Webhook {
+    let webhook = one(objects, "Deployment", "aliquot-webhook");
+    let webhook = container(webhook, "webhook");
+    let namespace = ["--namespace=aliquot-system"];
+    taken(webhook, &["aliquot-webhook"], &namespace)
+}
+
 fn all_flags_are_taken(arguments: &[&str]) {
     let objects = rendered(arguments).unwrap();
     let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
@@ -93,7 +100,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
-    let flags: Webhook = taken(webhook, &["aliquot-webhook"], &["--namespace=ns"]);
+    let flags = webhook_flags(&objects);
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
     flags.names().unwrap();
@@ -218,23 +225,24 @@ fn passes_values_to_their_components() {
 /// Removes what depends on the namespace or the version.
 #[test]
 fn renders_same_objects_for_each_kubernetes_version() {
+    let kube_scheduler = |objects: &[Object]| {
+        let scheduler = one(objects, "Deployment", "aliquot-scheduler");
+        container(scheduler, "kube-scheduler").clone()
+    };
     let mut same = BTreeSet::new();
     for minor in 30..=37 {
         let version = format!("1.{minor}.2");
         let objects = rendered(&["--kube-version", &version, "-n", "other"]).unwrap();
-        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-        let image = container(scheduler, "kube-scheduler")["image"].clone();
+        let scheduler = kube_scheduler(&objects);
         let expected = format!("registry.k8s.io/kube-scheduler:v{version}");
-        assert_eq!(image, expected);
+        assert_eq!(scheduler["image"], expected);
         let text = format!("{objects:?}").replace(&expected, "");
         assert!(!text.contains("aliquot-system"), "{version}");
         // kube-scheduler has /livez and /readyz since 1.31.
         let old = minor == 30;
-        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-        let probes = container(scheduler, "kube-scheduler");
         for (probe, since) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
             let path = if old { "/healthz" } else { since };
-            assert_eq!(probes[probe]["httpGet"]["path"], path, "{version}");
+            assert_eq!(scheduler[probe]["httpGet"]["path"], path, "{version}");
         }
         let without = |mut text: String| {
             for path in ["/healthz", "/livez", "/readyz"] {
@@ -245,29 +253,21 @@ fn renders_same_objects_for_each_kubernetes_version() {
         same.insert(without(text));
     }
     assert_eq!(same.len(), 1);
-    let vendors = rendered(&["--kube-version", "v1.33.4-eks-99fe2"]).unwrap();
-    let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
-    let image = &container(scheduler, "kube-scheduler")["image"];
-    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
-    // Argo CD names the minor version alone.
-    let minor = rendered(&["--kube-version", "1.34"]).unwrap();
-    let scheduler = one(&minor, "Deployment", "aliquot-scheduler");
-    let image = &container(scheduler, "kube-scheduler")["image"];
-    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.34.0");
-    let own = "--set=scheduler.kubeScheduler.image.tag=own";
-    let objects = rendered(&[own, "--kube-version", "1.34"]).unwrap();
-    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-    let probe = &container(scheduler, "kube-scheduler")["livenessProbe"]["httpGet"]["path"];
-    assert_eq!(*probe, "/livez", "of a tag that is no version");
-    let pinned = "v1.30.4@sha256:0a";
-    let tag = format!("--set=scheduler.kubeScheduler.image.tag={pinned}");
-    let objects = rendered(&[&tag, "--kube-version", "1.37.2"]).unwrap();
-    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
-    let scheduler = container(scheduler, "kube-scheduler");
-    let image = format!("registry.k8s.io/kube-scheduler:{pinned}");
-    assert_eq!(scheduler["image"], image);
-    let probe = &scheduler["livenessProbe"]["httpGet"]["path"];
-    assert_eq!(*probe, "/healthz", "of the tag's version");
+    // Argo CD names the minor version alone. A tag that is a version decides about the probes.
+    for (tag, version, image, probe) in [
+        ("", "v1.33.4-eks-99fe2", "v1.33.4", "/livez"),
+        ("", "1.34", "v1.34.0", "/livez"),
+        ("own", "1.34", "own", "/livez"),
+        ("v1.30.4@sha256:0", "1.37", "v1.30.4@sha256:0", "/healthz"),
+    ] {
+        let tag = format!("--set=scheduler.kubeScheduler.image.tag={tag}");
+        let objects = rendered(&[&tag, "--kube-version", version]).unwrap();
+        let scheduler = kube_scheduler(&objects);
+        let image = format!("registry.k8s.io/kube-scheduler:{image}");
+        assert_eq!(scheduler["image"], image, "{tag} {version}");
+        let path = &scheduler["livenessProbe"]["httpGet"]["path"];
+        assert_eq!(*path, probe, "{tag} {version}");
+    }
     let old = rendered(&["--kube-version", "1.29.9"]).unwrap_err();
     assert!(format!("{old:#}").contains(">=1.30.0-0"), "{old:#}");
 }
@@ -362,19 +362,35 @@ fn pods_meet_restricted_standard_except_agents() {
 /// Of the pods of each part; HAMi's keys for the same are beside this one.
 #[test]
 fn pods_are_as_the_value_of_their_part_says() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let labelled = json!({"matchExpressions": [{"key": "e", "operator": "Exists"}]});
+    let apart = json!({required: [{"topologyKey": "zone"}]});
     let pod = json!({
         "labels": {"team": "a", "app.kubernetes.io/component": "own"},
         "annotations": {"note": "b"},
         "nodeSelector": {"pool": "c"},
         "tolerations": [{"key": "d", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
-            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "e", "operator": "Exists"}]}]}}},
+        "affinity": {
+            "nodeAffinity": {required: {"nodeSelectorTerms": [labelled]}},
+            "podAntiAffinity": apart,
+        },
         "priorityClassName": "f",
         "securityContext": {"fsGroup": 7},
     });
     let set = |part: &str| format!("--set-json={part}.pod={pod}");
-    let sets = ["scheduler", "webhook", "devicePlugin"].map(set);
-    let sets = sets.iter().map(String::as_str);
+    let pods = ["scheduler", "webhook", "devicePlugin"].map(set);
+    let requests = json!({"cpu": "70m", "memory": "70Mi"});
+    let resources = json!({"requests": requests, "limits": {"memory": "700Mi"}});
+    let containers = [
+        "scheduler.extender",
+        "scheduler.kubeScheduler",
+        "webhook",
+        "devicePlugin",
+        "devicePlugin.mps",
+        "monitor",
+    ];
+    let containers = containers.map(|one| format!("--set-json={one}.resources={resources}"));
+    let sets = pods.iter().chain(&containers).map(String::as_str);
     let arguments: Vec<&str> = EVERYTHING.iter().copied().chain(sets).collect();
     let objects = rendered(&arguments).unwrap();
     for object in objects.iter().filter(|one| one.pod().is_some()) {
@@ -391,13 +407,19 @@ fn pods_are_as_the_value_of_their_part_says() {
         assert_eq!(*seccomp, "RuntimeDefault", "{name}");
         let tolerations = found["tolerations"].as_array().unwrap();
         assert!(tolerations.contains(&pod["tolerations"][0]), "{name}");
-        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        assert_eq!(found["affinity"]["podAntiAffinity"], apart, "{name}");
         let terms = &found["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
         let expressions = terms[0]["matchExpressions"].as_array().unwrap();
         assert_eq!(expressions[0]["key"], "e", "{name}");
         // Those of the driver's own work are beside it.
         let drivers = if object.kind() == "DaemonSet" { 3 } else { 0 };
         assert_eq!(expressions.len(), 1 + drivers, "{name}");
+        // The job of an uninstallation has its own.
+        if object.kind() != "Job" {
+            for container in object.containers() {
+                assert_eq!(container["resources"], resources, "{name}");
+            }
+        }
     }
     let hamis = [
         "--set=scheduler.podAnnotations.note=b,scheduler.nodeSelector.pool=c",

@@ -14,6 +14,9 @@ use crate::ports::Ports;
 use crate::scheduler_config::SchedulerOptions;
 use crate::watchdog::{DOWN, Logs, Watchdog};
 
+/// The real node's name.
+pub const NODE: &str = "node-1";
+
 /// A cluster to be started.
 #[derive(Debug, Clone)]
 #[expect(
@@ -57,7 +60,10 @@ impl Cluster {
 
     /// The same with a real node: containerd and the kubelet. Needs root.
     pub fn with_node() -> Builder {
-        Self::control_plane().node_name("node-1")
+        Builder {
+            node: Some(NODE.to_owned()),
+            ..Self::control_plane()
+        }
     }
 
     /// Takes down the cluster in this folder, whoever started it; nothing happens
@@ -71,13 +77,6 @@ impl Cluster {
 }
 
 impl Builder {
-    /// The node's name; makes this a cluster with a node.
-    #[must_use]
-    pub fn node_name(mut self, name: &str) -> Self {
-        self.node = Some(name.to_owned());
-        self
-    }
-
     /// kube-scheduler calls an extender at [`Cluster::extender_address`]: a port of
     /// this cluster's own, so that several can run side by side.
     #[must_use]

@@ -27,7 +27,6 @@ use crate::watchdog::{Logs, Watchdog};
 /// How long a component may take to come up on a busy machine.
 pub(crate) const START: Duration = Duration::from_mins(4);
 
-/// The options with which the cluster was started.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
@@ -196,7 +195,7 @@ impl Cluster {
     /// # Errors
     /// It is not running.
     pub fn pid(&self, name: &str) -> Result<u32> {
-        self.daemons.pid_of(name)
+        self.daemons.pid(name)
     }
 
     /// Waits until the daemon listens on its port.

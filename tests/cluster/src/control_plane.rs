@@ -34,7 +34,6 @@ pub(crate) fn api_address(ports: Ports, for_pods: bool) -> (String, u16) {
     }
 }
 
-/// The API server's address.
 pub(crate) fn api_url(ports: Ports, for_pods: bool) -> String {
     let (host, port) = api_address(ports, for_pods);
     format!("https://{host}:{port}")

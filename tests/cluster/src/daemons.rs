@@ -108,21 +108,11 @@ impl Daemons {
         Ok(runs)
     }
 
-    pub(crate) fn pid(&self, daemon: Daemon) -> Result<u32> {
-        let running = self.running.lock();
-        let child = running.get(&daemon);
-        Ok(child
-            .with_context(|| format!("{} is not running", daemon.name()))?
-            .id())
-    }
-
-    pub(crate) fn pid_of(&self, name: &str) -> Result<u32> {
+    pub(crate) fn pid(&self, name: &str) -> Result<u32> {
         let running = self.running.lock();
         let child = running.iter().find(|(daemon, _)| daemon.name() == name);
-        Ok(child
-            .with_context(|| format!("{name} is not running"))?
-            .1
-            .id())
+        let (_, child) = child.with_context(|| format!("{name} is not running"))?;
+        Ok(child.id())
     }
 
     /// Collects what has ended, so that the owner keeps no zombies.

@@ -44,7 +44,7 @@ mod watchdog;
 
 pub use access::Output;
 pub use binaries::{crds, karpenter};
-pub use builder::Builder;
+pub use builder::{Builder, NODE};
 pub use cluster::Cluster;
 pub use members::Member;
 pub use node_files::USERS;

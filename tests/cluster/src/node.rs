@@ -114,7 +114,7 @@ impl Cluster {
 
     /// A program inside the node's mount namespace.
     pub(crate) fn inside(&self, path: &Path, args: Vec<String>) -> Result<Program> {
-        let pid = self.daemons.pid(Daemon::Mounts)?.to_string();
+        let pid = self.daemons.pid(Daemon::Mounts.name())?.to_string();
         let mut all = vec!["-t".into(), pid, "-m".into(), "--".into()];
         all.push(path.to_string_lossy().into_owned());
         all.extend(args);

@@ -21,25 +21,11 @@ impl Cluster {
         self.namespace_with(name, &json!({})).await
     }
 
-    /// The same with the label by which an administrator exempts its pods from admission.
+    /// The same with labels.
     ///
     /// # Errors
     /// See [`Cluster::namespace`].
-    pub async fn exempt_namespace(&self, name: &str) -> Result<()> {
-        let label = json!({"aliquot.dev/webhook": "ignore"});
-        self.namespace_with(name, &label).await
-    }
-
-    /// The same with the label by which the webhook writes the requests of its pods as an annotation.
-    ///
-    /// # Errors
-    /// See [`Cluster::namespace`].
-    pub async fn namespace_with_annotated_requests(&self, name: &str) -> Result<()> {
-        let label = json!({"aliquot.dev/request-as": "annotation"});
-        self.namespace_with(name, &label).await
-    }
-
-    async fn namespace_with(&self, name: &str, labels: &Value) -> Result<()> {
+    pub async fn namespace_with(&self, name: &str, labels: &Value) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.admin()?);
         let namespace = json!({"metadata": {"name": name, "labels": labels}});
         let namespace = serde_json::from_value(namespace)?;

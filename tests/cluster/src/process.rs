@@ -15,7 +15,6 @@ use crate::layout::Layout;
 const WRITE_PID: &str = r#"echo "$$ $(cut -d' ' -f22 /proc/$$/stat)" >"$1" && [ ! -e "$2" ] &&
 shift 2 && exec "$@""#;
 
-/// What to run.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
@@ -59,7 +58,6 @@ pub(crate) fn spawn(layout: &Layout, name: &str, program: Program) -> Result<Chi
         .with_context(|| format!("start {name}"))
 }
 
-/// The last lines of a log.
 pub(crate) fn tail(layout: &Layout, name: &str) -> String {
     let text = std::fs::read(layout.log(name)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

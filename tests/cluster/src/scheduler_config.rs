@@ -20,7 +20,6 @@ pub(crate) struct SchedulerOptions {
     pub(crate) values: Vec<(String, Value)>,
     /// Requests per second to the API server and the burst, where not the chart's.
     pub(crate) rate: Option<(u32, u32)>,
-    /// Further arguments.
     pub(crate) args: Vec<String>,
 }
 

@@ -1,6 +1,5 @@
 //! The node agent as a part, on a simulated machine.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use aliquot_cluster::until;
@@ -44,6 +43,16 @@ impl Default for NodeOptions {
     }
 }
 
+impl NodeOptions {
+    /// With libvgpu.so.
+    pub fn limited() -> Self {
+        Self {
+            limited: true,
+            ..Self::default()
+        }
+    }
+}
+
 /// `deviceSplitCount`.
 const SPLIT: usize = 10;
 /// The folder of the toolkit's programs, and the CDI spec of the driver that they print.
@@ -54,40 +63,45 @@ const FAIL_POINT: &str = "fail-point";
 /// Names that file to it.
 const FAIL_POINT_FILE: &str = "ALIQUOT_FAIL_POINT_FILE";
 
-/// Where an agent works.
-struct Place {
-    node: String,
-    listen: SocketAddr,
-    kubelet: PathBuf,
-    kubelet_config: PathBuf,
-    cdi: PathBuf,
-    /// containerd's configuration.
-    runtime: PathBuf,
-    /// Its own files.
-    files: PathBuf,
-    /// The built libvgpu.so.
-    limiter: PathBuf,
-}
-
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-impl Place {
-    fn machine(&self) -> SimulatedMachine {
-        SimulatedMachine::at(&self.files.join("gpusim.state"))
+impl Stack {
+    /// The simulated machine of the real node.
+    pub fn machine(&self) -> SimulatedMachine {
+        SimulatedMachine::at(&self.files().join("gpusim.state"))
+    }
+
+    /// The UUID of one of its GPUs.
+    pub fn gpu_uuid(&self, index: usize) -> Result<String> {
+        let shown = self.machine().show()?;
+        let uuid = shown["gpus"][index]["uuid"].as_str();
+        Ok(uuid.context("a uuid")?.to_owned())
+    }
+
+    /// The simulated driver's NVML.
+    fn nvml_library(&self) -> Result<PathBuf> {
+        let driver = self.files().join("driver");
+        std::fs::create_dir_all(&driver)?;
+        Ok(place::link_into(&driver)?)
     }
 
     fn profiles(&self) -> PathBuf {
-        self.files.join("profiles.yaml")
+        self.files().join("profiles.yaml")
+    }
+
+    /// The CDI spec of the driver that the toolkit prints for the agent.
+    pub(crate) fn driver_spec(&self) -> Result<PathBuf> {
+        let folder = self.files().join(TOOLKIT);
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder.join(DRIVER_SPEC))
     }
 
     /// The folder of a toolkit. Its spec is that of a scenario, or else one of the simulated driver
     /// for whatever GPUs the machine has.
     fn toolkit(&self) -> Result<PathBuf> {
-        let folder = self.files.join(TOOLKIT);
-        std::fs::create_dir_all(&folder)?;
-        let file = folder.join(DRIVER_SPEC);
+        let (folder, file) = (self.files().join(TOOLKIT), self.driver_spec()?);
         place::write_toolkit(&folder, &file)?;
         if file.exists() {
             return Ok(folder);
@@ -109,28 +123,26 @@ impl Place {
         Ok(folder)
     }
 
-    /// Flags and environment; the machine is created if there is none yet.
-    fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
+    /// Flags and environment of the agent; the machine is created if there is none yet.
+    fn agent_command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
         let machine = self.machine();
-        let driver = self.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
+        // Makes the folder of the machine, too.
+        let library = text(&self.nvml_library()?);
         if !machine.state().exists() {
-            let name = &self.node;
             let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
-            let yaml = format!("name: {name}\n{gpus}");
+            let yaml = format!("name: {NODE}\n{gpus}");
             SimulatedMachine::create(machine.state(), &yaml)?;
         }
-        let library = text(&place::link_into(&driver)?);
         let proc = proc_folder(machine.state());
         let mut flags = vec![
-            ("--listen", self.listen.to_string()),
-            ("--node-name", self.node.clone()),
-            ("--kubelet-dir", text(&self.kubelet)),
-            ("--kubelet-config", text(&self.kubelet_config)),
+            ("--listen", self.address(Kind::DevicePlugin).to_string()),
+            ("--node-name", NODE.to_owned()),
+            ("--kubelet-dir", text(&self.cluster.kubelet_dir())),
+            ("--kubelet-config", text(&self.cluster.kubelet_config())),
             // The agent runs outside a container, and may not follow /proc/1/root.
             ("--host-root", "/".to_owned()),
-            ("--cdi-dir", text(&self.cdi)),
-            ("--state-dir", text(&self.files.join("aliquot"))),
+            ("--cdi-dir", text(&self.cluster.cdi_dir())),
+            ("--state-dir", text(&self.agent_state())),
             ("--nvml-library", library),
             ("--device-split-count", SPLIT.to_string()),
             ("--device-memory-scaling", options.scaling.to_owned()),
@@ -140,14 +152,16 @@ impl Place {
             ("--proc-devices", text(&proc.join("devices"))),
             ("--mig-capabilities-dir", text(&proc.join("capabilities"))),
             ("--toolkit", text(&self.toolkit()?)),
-            ("--runtime-config", text(&self.runtime)),
+            ("--runtime-config", text(&self.cluster.containerd_config())),
         ];
         if let Some(profiles) = &options.profiles {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
         }
         if options.limited {
-            flags.push(("--limiter-library", text(&self.limiter)));
+            let limiter = self.program(Kind::DevicePlugin);
+            let limiter = limiter.with_file_name("libvgpu.so");
+            flags.push(("--limiter-library", text(&limiter)));
         }
         if let Some(folder) = &options.exec_dir {
             flags.push(("--exec-dir", text(folder)));
@@ -157,60 +171,18 @@ impl Place {
         let flags = flags.chain(options.flags.iter().map(|&flag| flag.to_owned()));
         Ok((flags.collect(), text(machine.state())))
     }
-}
 
-impl Stack {
-    fn limiter(&self) -> PathBuf {
-        self.program(Kind::DevicePlugin)
-            .with_file_name("libvgpu.so")
-    }
-
-    fn first_place(&self) -> Place {
-        Place {
-            node: NODE.to_owned(),
-            listen: self.address(Kind::DevicePlugin),
-            kubelet: self.cluster.kubelet_dir(),
-            kubelet_config: self.cluster.kubelet_config(),
-            cdi: self.cluster.cdi_dir(),
-            runtime: self.cluster.containerd_config(),
-            files: self.files(),
-            limiter: self.limiter(),
-        }
-    }
-
-    /// The simulated machine of the real node.
-    pub fn machine(&self) -> SimulatedMachine {
-        self.first_place().machine()
-    }
-
-    /// The UUID of one of its GPUs.
-    pub fn gpu_uuid(&self, index: usize) -> Result<String> {
-        let shown = self.machine().show()?;
-        let uuid = shown["gpus"][index]["uuid"].as_str();
-        Ok(uuid.context("a uuid")?.to_owned())
-    }
-
-    /// The CDI spec of the driver that the toolkit prints for the first node's agent.
-    pub(crate) fn driver_spec(&self) -> Result<PathBuf> {
-        let folder = self.files().join(TOOLKIT);
-        std::fs::create_dir_all(&folder)?;
-        Ok(folder.join(DRIVER_SPEC))
-    }
-
-    /// Replaces the first node's configuration of profiles while its agent runs.
+    /// Replaces the configuration of profiles while the agent runs.
     pub fn write_profiles(&self, profiles: &str) -> Result<()> {
-        let path = self.first_place().profiles();
+        let path = self.profiles();
         let new = path.with_extension("new");
         std::fs::write(&new, profiles)?;
         Ok(std::fs::rename(new, path)?)
     }
 
-    /// Starts the supervisor of MPS daemons beside the first node's agent.
+    /// Starts the supervisor of MPS daemons beside the agent.
     pub async fn start_mps_supervisor(&self) -> Result<()> {
-        let place = self.first_place();
-        let driver = place.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
-        let (library, state) = (place::link_into(&driver)?, self.agent_state());
+        let (library, state) = (self.nvml_library()?, self.agent_state());
         let program = self.program(Kind::DevicePlugin);
         let control = program.with_file_name("nvidia-cuda-mps-control");
         let args = [
@@ -223,7 +195,7 @@ impl Stack {
             &text(&control),
             "--shm-size=64",
         ];
-        let machine = text(place.machine().state());
+        let machine = text(self.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let supervisor =
             self.cluster
@@ -232,22 +204,19 @@ impl Stack {
         Ok(())
     }
 
-    /// Starts the monitor beside the first node's agent, and waits for its first sample.
+    /// Starts the monitor beside the agent, and waits for its first sample.
     pub async fn start_monitor(&self) -> Result<()> {
         self.launch_monitor().await?;
         self.wait_ready(Kind::Monitor).await
     }
 
     pub(crate) async fn launch_monitor(&self) -> Result<()> {
-        let place = self.first_place();
-        let driver = place.files.join("driver");
-        std::fs::create_dir_all(&driver)?;
         let listen = self.address(Kind::Monitor).to_string();
-        let library = text(&place::link_into(&driver)?);
+        let library = text(&self.nvml_library()?);
         let state = text(&self.agent_state());
-        let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
+        let mut flags = vec!["--listen", &listen, "--node-name", NODE];
         flags.extend(["--state-dir", &state, "--nvml-library", &library]);
-        let machine = text(place.machine().state());
+        let machine = text(self.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let kubeconfig = self.kubeconfig(Kind::Monitor).await?;
         let program = self.program(Kind::Monitor);
@@ -266,9 +235,15 @@ impl Stack {
         self.wait_capacity(&(SPLIT * gpus).to_string()).await
     }
 
+    /// Ends the node agent, and starts it with these options.
+    pub async fn restart_device_plugin(&self, options: &NodeOptions) -> Result<()> {
+        self.terminate(Kind::DevicePlugin).await?;
+        self.start_device_plugin(options).await
+    }
+
     /// Starts the node agent and returns at once.
     pub async fn start_device_plugin_unready(&self, options: &NodeOptions) -> Result<()> {
-        let (flags, machine) = self.first_place().command(options)?;
+        let (flags, machine) = self.agent_command(options)?;
         let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let point = text(&self.files().join(FAIL_POINT));

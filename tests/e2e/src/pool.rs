@@ -34,6 +34,16 @@ pub struct Shape {
     pub replicas: u32,
 }
 
+impl Shape {
+    /// So many GPUs with ten replicas each.
+    pub const fn of_gpus(count: u32) -> Self {
+        Self {
+            gpus: count,
+            replicas: 10,
+        }
+    }
+}
+
 /// A namespace and its nodes.
 pub struct Pool<'a> {
     stack: &'a Stack,
@@ -161,6 +171,18 @@ impl Stack {
         let path = self.files().join(name);
         std::fs::write(&path, text)?;
         Ok(path)
+    }
+
+    /// Creates a pod as a dry run; as it would be stored.
+    pub async fn trial(&self, pod: Value) -> Result<Pod> {
+        let pod: Pod = serde_json::from_value(pod)?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let pods: Api<Pod> = Api::namespaced(self.cluster.admin()?, namespace);
+        let trial = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        Ok(pods.create(&trial, &pod).await?)
     }
 
     /// Creates a pod exactly as written (numbers stay numbers). Returns the API server's message if

@@ -28,7 +28,6 @@ use crate::stack::Stack;
 
 /// No scenario may take longer, on a machine much slower than ours.
 const DEADLINE: Duration = Duration::from_mins(20);
-/// Scenarios that run side by side.
 const SIDE_BY_SIDE: usize = 6;
 
 type Running = Pin<Box<dyn Future<Output = Result<()>>>>;

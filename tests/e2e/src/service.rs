@@ -18,7 +18,6 @@ use crate::http;
 /// Between two polls of a replica. The kubelet sees within a second that a container died.
 const POLL: Duration = Duration::from_secs(1);
 
-/// One replica.
 #[derive(Debug)]
 struct Replica {
     serves: SocketAddr,

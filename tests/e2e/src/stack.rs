@@ -26,12 +26,11 @@ use tokio::sync::Mutex;
 pub use crate::agent::NodeOptions;
 use crate::http;
 
+pub use aliquot_cluster::NODE;
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
 /// The product's namespace.
 pub const NAMESPACE: &str = "aliquot-system";
-/// The real node's name.
-pub const NODE: &str = "node-1";
 const STOPPING: Duration = Duration::from_mins(1);
 /// What the chart renders by default, without its labels (`make reference`).
 const WEBHOOK_CONFIGURATION: &str = include_str!("../webhook-configuration.json");
@@ -208,6 +207,12 @@ impl Stack {
         self.wait_ready(Kind::Scheduler).await
     }
 
+    /// Ends the scheduler, and starts it with these flags.
+    pub async fn restart_scheduler(&self, more: &[&str]) -> Result<()> {
+        self.terminate(Kind::Scheduler).await?;
+        self.start_scheduler(more).await
+    }
+
     pub(crate) async fn launch_scheduler(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
         let listen = self.address(Kind::Scheduler).to_string();
         let mut args = vec!["--listen", &listen];
@@ -275,7 +280,6 @@ impl Stack {
         Ok(())
     }
 
-    /// Whether a part runs.
     pub(crate) async fn runs(&self, kind: Kind) -> bool {
         let parts = self.parts.lock().await;
         parts.get(&kind).is_some_and(|part| part.check().is_ok())
@@ -327,7 +331,6 @@ impl Stack {
         Ok(Measurement::of(pids))
     }
 
-    /// A part's process.
     pub(crate) async fn pid(&self, kind: Kind) -> Result<u32> {
         let parts = self.parts.lock().await;
         Ok(parts.get(&kind).context("it runs")?.pid())
@@ -354,26 +357,19 @@ impl Stack {
         ready.await.map(drop)
     }
 
+    async fn take(&self, kind: Kind) -> Result<Part> {
+        let mut parts = self.parts.lock().await;
+        parts.remove(&kind).context("the part does not run")
+    }
+
     /// Kills a part with -9.
     pub async fn kill(&self, kind: Kind) -> Result<()> {
-        let part = self
-            .parts
-            .lock()
-            .await
-            .remove(&kind)
-            .context("the part does not run")?;
-        part.kill().await
+        self.take(kind).await?.kill().await
     }
 
     /// Terminates a part, and waits for its end.
     pub async fn terminate(&self, kind: Kind) -> Result<()> {
-        let part = self
-            .parts
-            .lock()
-            .await
-            .remove(&kind)
-            .context("the part does not run")?;
-        let code = part.terminate(STOPPING).await?;
+        let code = self.take(kind).await?.terminate(STOPPING).await?;
         anyhow::ensure!(code == Some(0), "{} ended with {code:?}", kind.name());
         Ok(())
     }

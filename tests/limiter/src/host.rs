@@ -170,7 +170,6 @@ impl ScenarioHost {
         Ok(())
     }
 
-    /// Writes the heartbeat.
     pub(crate) fn write_heartbeat(&self) -> Result<()> {
         let Self::Flag(pages) = self else {
             return Ok(());

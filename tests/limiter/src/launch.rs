@@ -4,8 +4,8 @@
 
 use anyhow::{Result, ensure};
 
-use crate::scene::{FIRST, compile_work, device, machine};
-use crate::{InjectionMethod, TestContainer, host};
+use crate::scene::{FIRST, compile_work, container_of, machine, share_of};
+use crate::{InjectionMethod, host};
 
 /// A kernel that takes no time, so that only the launch itself counts.
 const KERNEL: &str = "k_ns_0";
@@ -91,14 +91,8 @@ fn measured(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<Ve
 fn run(side: LaunchSide, arguments: impl FnOnce(String) -> Vec<String>) -> Result<String> {
     let (temp, machine) = machine();
     let client = compile_work(temp.path())?;
-    let mut share = device(FIRST, 7000);
-    share.cores = side.cores;
-    let container = TestContainer::new(
-        &machine,
-        side.method,
-        crate::scene::DEFAULT_LIMITS,
-        &[share],
-    )?;
+    let devices = [share_of(FIRST, 7000, side.cores)];
+    let container = container_of(&machine, side.method, &devices);
     host::write_stale_flag(&container, side.stale_flag)?;
     let arguments = arguments(client);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -135,15 +135,15 @@ impl TestContainer {
     }
 
     /// Replaces the simulated driver's library by another file.
-    pub fn replace_driver(&self, library: ShimmedLibrary, file: &Path) -> Result<()> {
+    #[track_caller]
+    pub fn replace_driver(&self, library: ShimmedLibrary, file: impl AsRef<Path>) {
         let place = match self.method {
             InjectionMethod::Replacement => self.directory().join("lib").join(library.real),
             InjectionMethod::Preload | InjectionMethod::NoLimiter => {
                 self.temp.path().join("driver").join(library.name)
             }
         };
-        fs::copy(file, place)?;
-        Ok(())
+        fs::copy(file, place).expect("copied");
     }
 
     /// Replaces libvgpu.so by another build.
@@ -225,6 +225,18 @@ impl TestContainer {
         arguments.extend(["ready", "hold"]);
         RunningClient::start(&mut self.client_command(&arguments))
     }
+}
+
+/// Starts a client with these commands in each container at the same time.
+pub fn start_all(containers: &[TestContainer], commands: &[&str]) -> Vec<RunningClient> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> = containers
+            .iter()
+            .map(|one| scope.spawn(|| one.start(commands).expect("a client")))
+            .collect();
+        let all = started.into_iter();
+        all.map(|one| one.join().expect("it answers")).collect()
+    })
 }
 
 /// A program that answers in lines; killed when it is dropped.

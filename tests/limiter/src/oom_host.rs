@@ -169,7 +169,8 @@ impl Host {
             let memory = self.driver.memory(gpu)?;
             sample.in_use.insert(gpu.clone(), memory.used);
         }
-        sample.taken_at = monotonic();
+        // The monotonic clock, by which the limiter reports what calls wait for.
+        sample.taken_at = Duration::from_nanos(Clocks::read().monotonic);
         let both = before.into_iter().zip(counters());
         let both = both.map(|(before, after)| Some(before.and_then(|before| Ok((before, after?)))));
         sample.counters = both.collect();
@@ -270,11 +271,6 @@ pub(crate) fn start(
     host.env(STATE_VARIABLE, machine.state());
     arguments(&mut host);
     TalkingProgram::start(&mut host)
-}
-
-/// The monotonic clock, by which the limiter reports what calls wait for.
-fn monotonic() -> Duration {
-    Duration::from_nanos(Clocks::read().monotonic)
 }
 
 /// Its pod and the runtime's id, and its name.

@@ -19,12 +19,6 @@ pub const FIRST: &str = "GPU-11111111-1111-1111-1111-111111111111";
 pub const SECOND: &str = "GPU-22222222-2222-2222-2222-222222222222";
 /// Bytes.
 pub const MIB: u64 = 1 << 20;
-/// Policy default, priority high.
-pub const DEFAULT_LIMITS: ContainerLimits = ContainerLimits {
-    priority: 0,
-    policy: 0,
-    flags: 0,
-};
 /// Size of a context in MiB on these machines, once something was launched in it, and on the limits
 /// page.
 pub const CONTEXT: u64 = 480;
@@ -85,10 +79,26 @@ pub fn device(uuid: &str, mib: u64) -> DeviceLimits<'_> {
     }
 }
 
+/// A share of a GPU: MiB, and percent of its time.
+pub fn share_of(uuid: &str, mib: u64, cores: u32) -> DeviceLimits<'_> {
+    DeviceLimits {
+        cores,
+        ..device(uuid, mib)
+    }
+}
+
 /// A container with a share of the first GPU.
 pub fn container(machine: &SimulatedMachine, method: InjectionMethod, mib: u64) -> TestContainer {
-    let devices = [device(FIRST, mib)];
-    TestContainer::new(machine, method, ContainerLimits::default(), &devices).expect("a container")
+    container_of(machine, method, &[device(FIRST, mib)])
+}
+
+/// A container with these shares.
+pub fn container_of(
+    machine: &SimulatedMachine,
+    method: InjectionMethod,
+    devices: &[DeviceLimits],
+) -> TestContainer {
+    TestContainer::new(machine, method, ContainerLimits::default(), devices).expect("a container")
 }
 
 /// A difference between a container's counters file and the driver, in bytes.
@@ -198,6 +208,25 @@ pub fn script(name: &str, arguments: &[&str]) -> Vec<String> {
 /// Compiles `work.c` into a folder; its path.
 pub(crate) fn compile_work(folder: &Path) -> Result<String> {
     compile(folder, "work.c", "work", &["-ldl", "-lpthread"])
+}
+
+/// Compiles a driver that has these calls, each with its number of arguments, into a folder; its
+/// path.
+pub fn compile_driver(
+    folder: &Path,
+    source: &str,
+    calls: &[(&str, u32)],
+    arguments: &[&str],
+) -> String {
+    let rows: Vec<String> = (1..)
+        .zip(calls)
+        .map(|(number, (name, count))| format!(" X({number}, {name}, {count})"))
+        .collect();
+    let header = format!("#define CALLS(X){}\n", rows.concat());
+    std::fs::write(folder.join("calls.h"), header).expect("written");
+    let include = format!("-I{}", folder.display());
+    let all = [&["-shared", "-fPIC", &include][..], arguments].concat();
+    compile(folder, source, "driver.so", &all).expect("a driver")
 }
 
 /// Compiles a client with these arguments into a folder under this name; its path.

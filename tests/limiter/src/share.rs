@@ -11,7 +11,7 @@ use aliquot_gpusim::SimulatedMachine;
 use anyhow::Result;
 
 use crate::host::{HostRole, ScenarioHost};
-use crate::scene::{FIRST, device, machine};
+use crate::scene::{FIRST, machine, share_of};
 use crate::workers::{ShareTenant, Workers};
 use crate::{InjectionMethod, TestContainer};
 
@@ -285,9 +285,8 @@ pub(crate) fn containers(
     let tenants = scene.tenants.iter();
     tenants
         .map(|tenant| {
-            let mut share = device(FIRST, 7000);
-            share.cores = tenant.cores;
-            TestContainer::new(machine, scene.method, tenant.limits, &[share])
+            let devices = [share_of(FIRST, 7000, tenant.cores)];
+            TestContainer::new(machine, scene.method, tenant.limits, &devices)
         })
         .collect()
 }

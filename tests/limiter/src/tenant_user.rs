@@ -49,26 +49,6 @@ impl TenantUser {
 }
 
 impl TestContainer {
-    /// A command run by that user.
-    pub fn command_as(&self, tenant: TenantUser, arguments: &[&str]) -> Command {
-        let mut all = tenant.arguments();
-        all.extend(arguments);
-        self.command(&all)
-    }
-
-    /// The client's answers when that user runs it; it must succeed.
-    pub fn client_as(&self, tenant: TenantUser, commands: &[&str]) -> Result<Vec<String>> {
-        let client = client();
-        let mut arguments = vec!["python3", client.as_str()];
-        arguments.extend(commands);
-        let output = self.command_as(tenant, &arguments).output()?;
-        ensure!(
-            output.status.success(),
-            "{tenant:?} {commands:?}: {output:?}"
-        );
-        Ok(lines(&output))
-    }
-
     /// The output of a user's shell for `script`, whose `$client` is the client.
     pub fn shell_as(&self, tenant: TenantUser, script: &str) -> Result<Vec<String>> {
         let output = self.shell_command(tenant, script).output()?;
@@ -84,6 +64,8 @@ impl TestContainer {
 
     fn shell_command(&self, tenant: TenantUser, script: &str) -> Command {
         let script = format!("set -eu\nclient={}\n{script}", client());
-        self.command_as(tenant, &["sh", "-c", &script])
+        let mut arguments = tenant.arguments();
+        arguments.extend(["sh", "-c", &script]);
+        self.command(&arguments)
     }
 }

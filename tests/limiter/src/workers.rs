@@ -120,7 +120,6 @@ impl Workers {
         }
     }
 
-    /// Process ids of each tenant.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Vec<u32>> {
         let tenants = self.0.iter();
         tenants.map(|children| children.iter().map(Child::id).collect())

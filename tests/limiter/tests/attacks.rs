@@ -38,6 +38,7 @@ fn check(method: InjectionMethod, tenant: TenantUser, script: &str, is_prevented
     }
     let script = script.replace("COMMANDS", TAKE_COMMANDS);
     let mut running = container.start_shell_as(tenant, &script).expect(&what);
+    running.answers.retain(|line| !line.starts_with("load,"));
     assert_eq!(
         running.answers, TAKE_ANSWERS,
         "{what}: not covered any more?"
@@ -52,14 +53,15 @@ fn check(method: InjectionMethod, tenant: TenantUser, script: &str, is_prevented
 
 #[test]
 fn limits_every_kind_of_tenant() {
+    let script = format!("exec python3 $client {}", OVER_LIMIT.join(" "));
     for method in INJECTION_METHODS {
         for tenant in TENANT_USERS {
             let (_temp, machine) = machine();
             let container = container(&machine, method, SHARE);
-            let answers = container.client_as(tenant, &OVER_LIMIT).unwrap();
+            let answers = container.shell_as(tenant, &script).unwrap();
             assert_eq!(answers, LIMITED, "{method:?} {tenant:?}");
             container.read_only().unwrap();
-            let answers = container.client_as(tenant, &OVER_LIMIT).unwrap();
+            let answers = container.shell_as(tenant, &script).unwrap();
             assert_eq!(
                 answers, LIMITED,
                 "{method:?} {tenant:?}: with a root that is read-only"
@@ -243,17 +245,7 @@ fn detects_real_library_loaded_by_path() {
     // With a dlsym of its own: the preloaded library limits this one too.
     let script = "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 COMMANDS";
     for tenant in TENANT_USERS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, InjectionMethod::Replacement, SHARE);
-        let script = script.replace("COMMANDS", TAKE_COMMANDS);
-        let mut running = container.start_shell_as(tenant, &script).unwrap();
-        assert_eq!(running.answers[1..], *TAKE_ANSWERS, "{tenant:?}");
-        assert_eq!(
-            inconsistencies(&machine, &container, SHARE),
-            expected_inconsistencies(new_context()),
-            "{tenant:?}"
-        );
-        running.end().unwrap();
+        check(InjectionMethod::Replacement, tenant, script, false);
     }
 }
 

@@ -1,9 +1,10 @@
 //! A call that blocks in the driver until the GPU advances does not block other threads' calls: the
 //! GPU may be waiting for one of them. No launch waits for a clock that does not advance, or busily.
 
-use aliquot_limiter_tests::scene::{FIRST, compile, container, device, machine, split};
-use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, client, lines};
-use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use aliquot_limiter_tests::scene::{
+    FIRST, compile, container, container_of, machine, share_of, split,
+};
+use aliquot_limiter_tests::{INJECTION_METHODS, client, lines};
 
 /// Runs a client whose first call of `blocked_call` waits until another thread releases it.
 #[track_caller]
@@ -99,13 +100,8 @@ fn launch_sleeps_and_ends_under_faked_clock() {
         &["-shared", "-fPIC", "-ldl"],
     );
     let clock = clock.expect("a C compiler");
-    let devices = [DeviceLimits {
-        cores: 30,
-        ..device(FIRST, 3000)
-    }];
     for method in INJECTION_METHODS {
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
-        let container = container.expect("a container");
+        let container = container_of(&machine, method, &[share_of(FIRST, 3000, 30)]);
         let client = client();
         let words = ["timeout", "60", "python3", &client, "init", "run,k_ms_20"];
         // Each but the first waits for its share.
@@ -123,15 +119,10 @@ fn launch_sleeps_and_ends_under_faked_clock() {
 #[test]
 fn work_ends_with_waits_exits_and_kills() {
     let (_temp, machine) = machine();
-    let devices = [DeviceLimits {
-        cores: 50,
-        ..device(FIRST, 3000)
-    }];
     // None of these kernels is known, so no launch waits for another.
     let queued = "queued,k_ms_20,k_ms_21,k_ms_22,k_ms_23,k_ms_24,k_ms_25";
     for method in INJECTION_METHODS {
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
-        let container = container.expect("a container");
+        let container = container_of(&machine, method, &[share_of(FIRST, 3000, 50)]);
         let running = || {
             let counters = container.counters_snapshot().expect("counters");
             counters.device(0).compute.running

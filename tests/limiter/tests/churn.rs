@@ -17,7 +17,6 @@ const PROCESSES: usize = 8;
 const THREADS: usize = 4;
 /// The container's name in the simulator.
 const GROUP: &str = "pod";
-/// Time between two kills.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// Deadline of the tests, even on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(20);
@@ -96,9 +95,7 @@ impl ChurnSetup {
         assert!(processes == 0 || snapshot.device(0).total == sum);
         sum
     }
-}
 
-impl ChurnSetup {
     /// Checks that all of the share can be allocated again, and no more.
     fn assert_all_free(&self) {
         let left = SHARE - CONTEXT;

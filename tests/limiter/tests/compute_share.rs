@@ -7,16 +7,16 @@
 
 use std::time::Duration;
 
+use aliquot_limiter_tests::InjectionMethod;
 use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::launch::{LaunchSide, nanoseconds};
-use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, container_of, machine, share_of};
 use aliquot_limiter_tests::share::{
     ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
 };
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
-use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::host::LaunchCounters;
-use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use aliquot_region::limits::ContainerLimits;
 use parking_lot::Mutex;
 
 /// One scene at a time, because they measure time.
@@ -177,17 +177,11 @@ fn charges_launches_without_events_by_host_measurements() {
 fn launches_known_kernel_at_new_size_without_waiting() {
     let _exclusive = EXCLUSIVE.lock();
     let (_temp, machine) = machine();
-    let devices = [DeviceLimits {
-        cores: 50,
-        ..device(FIRST, 3000)
-    }];
-    let method = InjectionMethod::Replacement;
-    let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+    let devices = [share_of(FIRST, 3000, 50)];
+    let container = container_of(&machine, InjectionMethod::Replacement, &devices);
     // None of these launches is ever measured: the third of a size would wait for two seconds.
     let work = "sizes,2,2,2,2,3,3,3,3";
-    let answers = container
-        .expect("a container")
-        .client(&["init", "ownstream", work]);
+    let answers = container.client(&["init", "ownstream", work]);
     assert_eq!(answers.expect("answers")[2], format!("{work}: 0 True"));
 }
 
@@ -199,17 +193,8 @@ fn measures_kernels_of_thread_without_context() {
 /// What a client with a third of each of two GPUs used of them, by its counters.
 fn use_of_two_gpus(command: &str) -> [LaunchCounters; 2] {
     let (_temp, machine) = machine();
-    let devices = [FIRST, SECOND].map(|uuid| DeviceLimits {
-        cores: 30,
-        ..device(uuid, 3000)
-    });
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits::default(),
-        &devices,
-    );
-    let container = container.expect("a container");
+    let devices = [FIRST, SECOND].map(|uuid| share_of(uuid, 3000, 30));
+    let container = container_of(&machine, InjectionMethod::Replacement, &devices);
     let answers = container.client(&["init", command]).expect("answers");
     assert_eq!(answers[1], format!("{command}: 0"));
     let slots = container.directory().join("counters/slots");

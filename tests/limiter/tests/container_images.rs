@@ -76,9 +76,7 @@ fn limits_under_older_and_newer_libc_versions() {
         others += 1;
         each_method(SHARE, |container, method| {
             container.replace_limiter(library).expect("copied");
-            container
-                .replace_driver(LIBRARIES[0], driver)
-                .expect("copied");
+            container.replace_driver(LIBRARIES[0], driver);
             // The files of the cache are not below the container's own /tmp.
             let path = format!("{libc}:/driver");
             let program = program.display().to_string();
@@ -92,7 +90,7 @@ fn limits_under_older_and_newer_libc_versions() {
         // The same without a limiter, which shows that the limiter refuses.
         let (_temp, machine) = machine();
         let bare = container(&machine, InjectionMethod::NoLimiter, SHARE);
-        bare.replace_driver(LIBRARIES[0], driver).expect("copied");
+        bare.replace_driver(LIBRARIES[0], driver);
         let path = format!("{libc}:/driver");
         let program = program.display().to_string();
         let words = [loader.as_str(), "--library-path", &path, &program, "now"];

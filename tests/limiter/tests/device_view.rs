@@ -1,22 +1,15 @@
 //! What a container sees of its devices.
 
 use aliquot_limiter_tests::scene::{
-    FIRST, SECOND, check, container, device, each_method, machine, split,
+    FIRST, SECOND, check, container, container_of, device, each_method, machine, split,
 };
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, lines};
-use aliquot_region::limits::ContainerLimits;
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, lines};
 
 #[test]
 fn shows_only_devices_of_container() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(SECOND, 3000)],
-        )
-        .unwrap();
+        let container = container_of(&machine, method, &[device(SECOND, 3000)]);
         container.check(&format!(
             "init: 0; count: 0 1; total: 0 3000; ninit: 0; ncount: 0 1; \
              nmemory,0: [0, 0] 480 3000; nmemory,1: 2; nuuid,{FIRST}: 6; nuuid,{SECOND}: 0"
@@ -32,8 +25,7 @@ fn shows_other_devices_beside_lost_one_in_nvml() {
         machine.set(FIRST, &[("health", "lost")]).unwrap();
         let check = |uuids: &[&str], expected: &[&str]| {
             let devices: Vec<_> = uuids.iter().map(|uuid| device(uuid, 3000)).collect();
-            let container =
-                TestContainer::new(&machine, method, ContainerLimits::default(), &devices).unwrap();
+            let container = container_of(&machine, method, &devices);
             let answers = container.client(&["ninit", "ncount", "nmemory,0", "nmemory,1"]);
             assert_eq!(answers.unwrap()[1..], *expected, "{method:?} {uuids:?}");
         };
@@ -129,9 +121,7 @@ fn shows_parent_gpu_of_mig_instance_in_nvml() {
     let instance = made[1].strip_prefix("cut: 0 ").expect("its uuid");
     assert!(instance.starts_with("MIG-"), "{made:?}");
     for method in INJECTION_METHODS {
-        let devices = [device(instance, 3000)];
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices)
-            .expect("a container");
+        let container = container_of(&machine, method, &[device(instance, 3000)]);
         container.check(&format!(
             "ninit: 0; ncount: 0 1; ninstance: 0 {instance}; nuuid,{instance}: 0; \
              nuuid,{FIRST}: 0; nuuid,{SECOND}: 6"

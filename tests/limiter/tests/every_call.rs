@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use aliquot_limiter_tests::scene::{compile, container, machine};
+use aliquot_limiter_tests::scene::{compile, compile_driver, container, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, limiter, lines};
 use aliquot_shim::{LIBRARIES, LIMITER, ShimmedLibrary};
 
@@ -55,26 +55,15 @@ fn resolve_calls(
     all: bool,
 ) -> Vec<[String; 4]> {
     let (temp, machine) = machine();
-    let rows: Vec<String> = (1..)
-        .zip(calls)
-        .map(|(number, (name, count))| format!(" X({number}, {name}, {count})"))
-        .collect();
-    std::fs::write(
-        temp.path().join("calls.h"),
-        format!("#define CALLS(X){}\n", rows.concat()),
-    )
-    .expect("written");
     let soname = format!("-Wl,-soname,{}", library.name);
-    let include = format!("-I{}", temp.path().display());
-    let mut flags = vec!["-shared", "-fPIC", &soname, &include];
+    let mut flags = vec![soname.as_str()];
     flags.extend((library == LIBRARIES[0]).then_some("-DLOOK_UPS"));
-    let build = |source, name, flags: &[&str]| compile(temp.path(), source, name, flags);
-    let driver = build("every_driver.c", "driver.so", &flags).expect("a driver");
-    let program = build("every.c", "every", &["-ldl", &include]).expect("a program");
+    let driver = compile_driver(temp.path(), "every_driver.c", calls, &flags);
+    let include = format!("-I{}", temp.path().display());
+    let program = compile(temp.path(), "every.c", "every", &["-ldl", &include]);
+    let program = program.expect("a program");
     let container = container(&machine, method, 3000);
-    container
-        .replace_driver(library, driver.as_ref())
-        .expect("copied");
+    container.replace_driver(library, driver);
     let mut words = vec![program.as_str(), library.name];
     words.extend(all.then_some("all"));
     let output = container.command(&words).output().expect("it runs");

@@ -2,11 +2,11 @@
 //! last byte, whatever the driver reserves, and its part of the time.
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_limiter_tests::scene::{FIRST, MIB};
+use aliquot_limiter_tests::scene::{FIRST, MIB, container_of, device};
 use aliquot_limiter_tests::share::{ShareScenario, Verdict, run, shares_hold_unless_starved};
 use aliquot_limiter_tests::workers::tenant;
-use aliquot_limiter_tests::{InjectionMethod, RunningClient, TestContainer};
-use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer, start_all};
+use aliquot_region::limits::DeviceLimits;
 
 /// A GPU as the catalogue of models has it.
 struct GpuModel {
@@ -57,26 +57,10 @@ impl GpuModel {
 /// A container with a share, and with this charge for a context, in MiB.
 fn container(machine: &SimulatedMachine, mib: u64, context: u64) -> TestContainer {
     let device = DeviceLimits {
-        uuid: FIRST,
-        memory: mib * MIB,
         context: context * MIB,
-        ..DeviceLimits::default()
+        ..device(FIRST, mib)
     };
-    let limits = ContainerLimits::default();
-    TestContainer::new(machine, InjectionMethod::Replacement, limits, &[device])
-        .expect("a container")
-}
-
-/// Starts a client with these commands in each container at the same time.
-fn start_all(containers: &[TestContainer], commands: &[&str]) -> Vec<RunningClient> {
-    std::thread::scope(|scope| {
-        let started: Vec<_> = containers
-            .iter()
-            .map(|one| scope.spawn(|| one.start(commands).expect("a client")))
-            .collect();
-        let all = started.into_iter();
-        all.map(|one| one.join().expect("it answers")).collect()
-    })
+    container_of(machine, InjectionMethod::Replacement, &[device])
 }
 
 /// Allocates a whole GPU to so many tenants, each of which fills its share to the last byte.

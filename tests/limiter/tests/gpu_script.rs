@@ -164,16 +164,11 @@ fn facts_script_measures_harsh_simulated_gpu() {
         .set(FIRST, &[("profile", "harsh")])
         .expect("a profile");
     let parts = measure(&machine, "facts.sh", "0.03");
-    is_mib(
-        number(&parts, "contexts", "/default/context/device_mib"),
-        300,
-    );
-    is_mib(
-        number(&parts, "contexts", "/default/launch/device_mib"),
-        500,
-    );
-    assert!(number(&parts, "local_memory", "/step_1/launch_takes_mib") > 100.0);
-    is_mib(number(&parts, "whole", "/could_not_get_mib"), 300);
+    let at = |part: &str, pointer: &str| number(&parts, part, pointer);
+    is_mib(at("contexts", "/default/context/device_mib"), 300);
+    is_mib(at("contexts", "/default/launch/device_mib"), 500);
+    assert!(at("local_memory", "/step_1/launch_takes_mib") > 100.0);
+    is_mib(at("whole", "/could_not_get_mib"), 300);
     let others = parts["addresses"]["not_from_dlsym"].as_array();
     assert!(
         others.is_some_and(|names| !names.is_empty()),
@@ -192,21 +187,18 @@ fn facts_script_measures_harsh_simulated_gpu() {
     let samples = program["monitor_samples"].as_array().expect("samples");
     let busy = |one: &Value| one["busy"].as_array().is_some_and(|all| all.len() == 3);
     assert!(samples.iter().any(busy), "{program:#}");
-    let event = number(
-        &parts,
-        "events_alone",
-        "/spin_of_10000_us/in_a_row/event_us/median",
-    );
+    let median = "/spin_of_10000_us/in_a_row/event_us/median";
+    let event = at("events_alone", median);
     assert!((10_000.0..20_000.0).contains(&event), "{event}");
     let absent = parts["events_alone"].pointer("/spin_of_10000_us/in_a_row/timer_us");
     assert_eq!(
         absent,
         Some(&Value::from("not measured: the kernel wrote nothing"))
     );
-    assert!(number(&parts, "utilisation", "/two_busy/new/own_samples") >= 1.0);
+    assert!(at("utilisation", "/two_busy/new/own_samples") >= 1.0);
     for who in ["1_gib", "large", "kernel_runs", "forked_child"] {
-        assert!(number(&parts, "killed", &format!("/{who}/held_mib")) >= 1024.0);
-        is_mib(number(&parts, "killed", &format!("/{who}/left_mib")), 0);
+        assert!(at("killed", &format!("/{who}/held_mib")) >= 1024.0);
+        is_mib(at("killed", &format!("/{who}/left_mib")), 0);
     }
 }
 
@@ -214,9 +206,10 @@ fn facts_script_measures_harsh_simulated_gpu() {
 fn limited_script_runs_whole_on_simulated_gpu() {
     let (_temp, machine) = machine();
     let parts = measure(&machine, "limited.sh", "0.1");
-    is_mib(number(&parts, "prepare", "/context_mib"), 480);
+    let at = |part: &str, pointer: &str| number(&parts, part, pointer);
+    is_mib(at("prepare", "/context_mib"), 480);
     for kind in ["plain", "pool", "physical", "managed"] {
-        let device = number(&parts, "memory", &format!("/{kind}/most_mib"));
+        let device = at("memory", &format!("/{kind}/most_mib"));
         assert!(
             (2900.0..=3000.0).contains(&device),
             "{kind}: {:#}",
@@ -225,23 +218,15 @@ fn limited_script_runs_whole_on_simulated_gpu() {
     }
     assert_eq!(parts["memory"]["exact"]["whole"], 0);
     assert_eq!(parts["memory"]["exact"]["more"], 2);
-    let got = number(
-        &parts,
-        "share_alone",
-        "/30_percent_of_1000_us/tenants/0/got",
-    );
+    let got = at("share_alone", "/30_percent_of_1000_us/tenants/0/got");
     assert!((20.0..40.0).contains(&got), "{got} %; expected: about 30");
-    let polls = number(
-        &parts,
-        "share_beside_tenant",
-        "/30_and_60_of_1000_us/polls/made",
-    );
+    let polls = at("share_beside_tenant", "/30_and_60_of_1000_us/polls/made");
     assert!(polls >= 1.0);
     let together = parts["processes"]["filled_mib"].as_array();
     let together = together.expect("three figures").iter();
     let together: f64 = together.filter_map(Value::as_f64).sum();
     assert!(together < 3000.0, "{:#}", parts["processes"]);
-    let ratio = number(&parts, "share_of_varying", "/percent_of_bare");
+    let ratio = at("share_of_varying", "/percent_of_bare");
     assert!(
         (20.0..40.0).contains(&ratio),
         "{ratio} %; expected: about 30"

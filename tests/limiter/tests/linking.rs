@@ -144,9 +144,7 @@ fn links_call_that_only_this_driver_has() {
         .args([&driver, &source])
         .status();
     assert!(status.expect("cc").success());
-    container
-        .replace_driver(LIBRARIES[0], &driver)
-        .expect("copied");
+    container.replace_driver(LIBRARIES[0], &driver);
     // As the node agent does.
     let mut file = File::open(&driver).expect("built");
     let calls = exported_calls(LIBRARIES[0], &mut file).expect("calls");

@@ -1,8 +1,9 @@
 //! Every kind of memory is charged once, and released when the driver frees it.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, check_in, device, each_method, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, lines};
-use aliquot_region::limits::ContainerLimits;
+use aliquot_limiter_tests::scene::{
+    FIRST, SECOND, check, check_in, container_of, device, each_method, machine,
+};
+use aliquot_limiter_tests::{INJECTION_METHODS, lines};
 
 #[test]
 fn counts_each_kind_of_memory_once() {
@@ -202,8 +203,7 @@ fn charges_pool_on_its_own_device() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let devices = [device(FIRST, 3000), device(SECOND, 1000)];
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
-        let container = container.expect("a container");
+        let container = container_of(&machine, method, &devices);
         for how in ["poolof,1", "placepool,1,1"] {
             container.check(&format!(
                 "init: 0; {how}: 0; frompool,1200: 2; frompool,900: 0; info: 0 2520 3000"

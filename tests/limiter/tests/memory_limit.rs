@@ -124,13 +124,8 @@ fn does_not_limit_uncontrolled_container() {
         flags: UNCONTROLLED,
         ..ContainerLimits::default()
     };
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        rules,
-        &[device(FIRST, 3000)],
-    )
-    .unwrap();
+    let (method, devices) = (InjectionMethod::Replacement, [device(FIRST, 3000)]);
+    let container = TestContainer::new(&machine, method, rules, &devices).unwrap();
     container.check("init: 0; alloc,30000: 0");
 }
 

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine, split};
-use aliquot_limiter_tests::{
-    INJECTION_METHODS, InjectionMethod, RunningClient, TestContainer, lines,
-};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container_of, device, machine, split};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, lines, start_all};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, OVERSUBSCRIBE};
 
 /// A container that was granted `mib` of a GPU, of which `part` is physical.
@@ -122,14 +120,7 @@ fn run_together(number: usize, mib: u64, promised: u64, used: &[&str]) -> Measur
     let tenants: Vec<TestContainer> = (0..number)
         .map(|_| oversubscribed(&machine, InjectionMethod::Replacement, mib, part))
         .collect();
-    let mut running: Vec<RunningClient> = std::thread::scope(|scope| {
-        let started: Vec<_> = tenants
-            .iter()
-            .map(|tenant| scope.spawn(|| tenant.start(used).expect("a client")))
-            .collect();
-        let all = started.into_iter();
-        all.map(|one| one.join().expect("it answers")).collect()
-    });
+    let mut running = start_all(&tenants, used);
     for one in &running {
         assert!(
             one.answers.iter().all(|line| line.ends_with(": 0")),
@@ -211,13 +202,7 @@ fn refuses_memory_beyond_small_host_reserve() {
 fn spills_when_others_use_its_part_of_device() {
     let (_temp, machine) = small_machine();
     // Nobody counted it.
-    let unmanaged = TestContainer::new(
-        &machine,
-        InjectionMethod::NoLimiter,
-        ContainerLimits::default(),
-        &[],
-    )
-    .expect("a container");
+    let unmanaged = container_of(&machine, InjectionMethod::NoLimiter, &[]);
     let running = unmanaged.start(&["init", "alloc,2000"]).expect("a client");
     assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
     let container = oversubscribed(&machine, InjectionMethod::Replacement, 4000, 2000);

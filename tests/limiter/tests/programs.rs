@@ -15,7 +15,6 @@ const SHARE: u64 = 3000;
 /// What the GPU of a machine has at least.
 const WHOLE: u64 = 80_000;
 
-/// What a program prints.
 #[derive(Debug, Deserialize)]
 struct Printed {
     /// The device's memory as the program sees it, in MiB.

@@ -83,6 +83,12 @@ impl Scene {
         }
     }
 
+    /// Kills the exporter; another takes its place.
+    fn kill_exporter(&mut self) {
+        let next = Sharer::start(&self.container);
+        std::mem::replace(&mut self.exporter, next).kill();
+    }
+
     /// Checks that these many MiB are counted beside contexts, while a neighbour allocates and frees.
     #[track_caller]
     fn check(&mut self, expected: u64, what: &str) {
@@ -189,12 +195,12 @@ fn shared_block_is_counted_once_in_every_order() {
             // Now and then one of them dies in between.
             if roll(12) == 0 {
                 deaths += 1;
-                let next = Sharer::start(&scene.container);
                 if roll(2) == 0 {
-                    std::mem::replace(&mut scene.exporter, next).kill();
+                    scene.kill_exporter();
                     (model.creator_has, model.creator_file) = (false, false);
                     steps.push(100);
                 } else {
+                    let next = Sharer::start(&scene.container);
                     std::mem::replace(&mut scene.importer, next).kill();
                     model.importer_file = false;
                     (model.importer_has, model.importer_maps) = (false, false);
@@ -231,8 +237,7 @@ fn opened_allocations_leave_nothing_behind_in_100_rounds() {
     scene.exporter.run("alloc a 64");
     let words = scene.exporter.ask("ipc a");
     scene.importer.run(&format!("open a {words}"));
-    let next = Sharer::start(&scene.container);
-    std::mem::replace(&mut scene.exporter, next).kill();
+    scene.kill_exporter();
     scene.check(BLOCK, "its owner is dead");
     scene.importer.run("close a");
     scene.check(0, "closed");
@@ -292,12 +297,10 @@ fn memory_of_shared_pool_outlives_its_creator() {
     scene.check(BLOCK, "freed by the other");
     scene.exporter.run("free a");
     scene.check(BLOCK, "reserved by the pool");
-    let next = Sharer::start(&scene.container);
-    std::mem::replace(&mut scene.exporter, next).kill();
+    scene.kill_exporter();
     scene.check(0, "its creator is dead");
     share(&mut scene);
-    let next = Sharer::start(&scene.container);
-    std::mem::replace(&mut scene.exporter, next).kill();
+    scene.kill_exporter();
     scene.check(BLOCK, "the other has it");
     scene.importer.run("free a");
     scene.check(0, "freed");

@@ -32,9 +32,21 @@ const START: Duration = Duration::from_mins(2);
 /// A client with persistent connections.
 pub(crate) type Http = Client<HttpConnector, Full<Bytes>>;
 
-/// A new client.
 pub(crate) fn http() -> Http {
     Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// The body of a successful answer.
+pub(crate) async fn get(client: &Http, address: &str) -> Result<Bytes> {
+    let answer = client.get(address.parse()?).await?;
+    let status = answer.status();
+    let body = answer.into_body().collect().await?.to_bytes();
+    ensure!(
+        status.is_success(),
+        "{address}: {status} {}",
+        String::from_utf8_lossy(&body)
+    );
+    Ok(body)
 }
 
 struct Server {
@@ -147,9 +159,7 @@ impl Server {
     /// The server's own times since the last call of this, in milliseconds.
     async fn times(&self) -> Result<Vec<f64>> {
         let address = format!("http://{}/times", self.address);
-        let answer = self.client.get(address.parse()?).await?;
-        let answer = answer.into_body().collect().await?.to_bytes();
-        Ok(serde_json::from_slice(&answer)?)
+        Ok(serde_json::from_slice(&get(&self.client, &address).await?)?)
     }
 
     async fn call(&self, path: &str, body: &Bytes) -> Result<()> {

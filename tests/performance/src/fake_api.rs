@@ -35,7 +35,6 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// All pods.
     pub(crate) fn pods(self) -> usize {
         self.nodes * cluster::PODS + self.others
     }
@@ -62,7 +61,6 @@ pub(crate) struct Pages {
 pub(crate) const PAGE: usize = 500;
 
 impl Pages {
-    /// Creates them.
     pub(crate) fn of(scale: Scale) -> Result<Self> {
         let node = |at| Ok(serde_json::to_string(&cluster::node(at)?)?);
         Ok(Self {
@@ -83,7 +81,6 @@ fn pages(total: usize, one: &dyn Fn(usize) -> Result<String>) -> Result<Vec<Byte
     (0..total).step_by(PAGE).map(page).collect()
 }
 
-/// The routes.
 pub(crate) fn router(pages: Arc<Pages>) -> Router {
     Router::new()
         .route("/api/v1/{kind}", get(list))
@@ -138,7 +135,6 @@ fn answer(text: impl Into<Body>) -> Response {
     ([(CONTENT_TYPE, "application/json")], text.into()).into_response()
 }
 
-/// A watch without events.
 fn empty_watch() -> Response {
     let never = futures::stream::pending::<Result<Bytes, Infallible>>();
     Body::from_stream(never).into_response()

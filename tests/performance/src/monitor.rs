@@ -31,7 +31,6 @@ const SCRAPES: usize = 200;
 const REST: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
     let (machine, gpus) = node::machine(directory.path())?;

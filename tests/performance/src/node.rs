@@ -9,7 +9,6 @@ use anyhow::{Context as _, Error, Result, ensure};
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-/// GPUs of the node.
 pub(crate) const GPUS: usize = 8;
 
 /// A simulated machine in this directory, and the UUIDs of its GPUs.

@@ -7,11 +7,10 @@ use std::time::Duration;
 use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
-use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::{Instant, interval, sleep_until};
 
-use crate::client::{Http, http};
+use crate::client::{get, http};
 use crate::fake_api::Scale;
 use crate::scale::Api;
 use crate::{cluster, cpu};
@@ -30,7 +29,6 @@ const OTHERS: usize = 32;
 const REFRESH: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_mins(1);
 
-/// The figure.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let api = Api::serve(SCALE).await?;
     let scheduler = api.scheduler().await?;
@@ -72,6 +70,7 @@ async fn view(url: &str, viewer: usize, end: Instant) -> Result<()> {
     let mut refresh = interval(REFRESH);
     while refresh.tick().await < end {
         let state = get(&client, &format!("{url}/page/state{edition}")).await?;
+        let state: Value = serde_json::from_slice(&state)?;
         let known = state["edition"].as_str().context("an edition")?;
         let changed = state["nodes"].as_array().map_or(0, Vec::len);
         ensure!(
@@ -84,21 +83,10 @@ async fn view(url: &str, viewer: usize, end: Instant) -> Result<()> {
         let asked: Vec<String> = nodes.iter().cloned().chain(others).collect();
         let usage = format!("{url}/page/usage?nodes={}", asked.join(","));
         let used = get(&client, &usage).await?;
+        let used: Value = serde_json::from_slice(&used)?;
         for node in &nodes {
             ensure!(used[node]["gpus"].is_array(), "{node}: {}", used[node]);
         }
     }
     Ok(())
-}
-
-async fn get(client: &Http, address: &str) -> Result<Value> {
-    let answer = client.get(address.parse()?).await?;
-    let status = answer.status();
-    let body = answer.into_body().collect().await?.to_bytes();
-    ensure!(
-        status.is_success(),
-        "{address}: {status} {}",
-        String::from_utf8_lossy(&body)
-    );
-    Ok(serde_json::from_slice(&body)?)
 }

@@ -26,7 +26,6 @@ const SCALE: Scale = Scale {
 const NAMESPACE: &str = "aliquot-system";
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let api = Api::serve(SCALE).await?;
     let floor = floor(&api.url).await?;
@@ -113,11 +112,8 @@ impl Api {
             .with_context(|| format!("{}", binary.display()))?;
         let (client, url) = (crate::client::http(), format!("http://{port}"));
         aliquot_cluster::wait::eventually(PATIENCE, "the scheduler to be ready", || async {
-            let answer = client
-                .get(format!("{url}/readyz").parse()?)
-                .await
-                .or_not_yet()?;
-            Ok(answer.status().is_success().then_some(()))
+            let ready = crate::client::get(&client, &format!("{url}/readyz")).await;
+            ready.or_not_yet().map(Some)
         })
         .await?;
         Ok(Scheduler {

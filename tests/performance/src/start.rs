@@ -66,7 +66,6 @@ struct Times {
     floor: Vec<f64>,
 }
 
-/// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
     let at = |name: &str| directory.path().join(name);

@@ -18,8 +18,8 @@ use aliquot_chart::simulated_node::{
     archive, built, image_values, kube_scheduler, load, open_machine, values_for,
 };
 use aliquot_chart::{NAMESPACE, chart, helm, top};
-use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::{Cluster, NODE};
 use aliquot_e2e::limits_program;
 use aliquot_e2e::pods::allocation;
 use aliquot_nvml::{Driver, Nvml};
@@ -30,7 +30,6 @@ use tokio::process::Command;
 
 /// Fixed, so that a later run finds what an interrupted one left.
 const STATE: &str = "/tmp/aliquot-demo";
-const NODE: &str = "node-1";
 /// The image in the examples.
 const BUSYBOX: &str = "localhost/busybox:1";
 /// The examples that share a GPU.
@@ -110,7 +109,6 @@ impl Demo {
         let made = tempfile::tempdir()?;
         let image = made.path().join("aliquot.tar");
         let cluster = Cluster::with_node()
-            .node_name(NODE)
             // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
             .chart_value("schedulerName", json!("unused"))
             // Without kube-proxy, the API server calls webhooks at their pods.

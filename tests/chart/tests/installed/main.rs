@@ -23,24 +23,24 @@ fn main() -> ExitCode {
     );
     let from_older = scenario(
         "running_pods_survive_an_upgrade_from_an_older_release",
-        life::upgraded_from_older,
+        life::older::upgraded,
     );
     let from_registry = scenario(
         "release_from_a_registry_runs_a_share_within_90_s",
-        life::runs_share_from_registry,
+        life::registry::runs_share,
     );
-    let as_written = scenario("quick_start_runs_as_written", life::quick_start);
+    let as_written = scenario("quick_start_runs_as_written", life::quick_start::runs);
     let enforced = scenario(
         "quick_start_runs_where_network_policies_are_enforced",
-        life::quick_start_where_policies_hold,
+        life::enforced::runs,
     );
     let external = scenario(
         "a_kube_scheduler_of_ones_own_places_a_share",
-        life::external_kube_scheduler,
+        life::external::places_a_share,
     );
     let certificates = scenario(
         "webhook_and_extender_serve_what_cert_manager_renews",
-        life::renewed_certificates,
+        life::cert_manager::renews,
     );
     let upgrades = scenario(
         "helm_upgrade_keeps_values_and_certificates",
@@ -84,7 +84,6 @@ struct ChartCluster {
 impl ChartCluster {
     async fn start() -> Result<Self> {
         let cluster = Cluster::with_node()
-            .node_name(life::NODE)
             .serve_pods()
             // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
             .chart_value("schedulerName", json!("unused"))

@@ -5,7 +5,7 @@ use std::path::Path;
 use aliquot_chart::{Object, container, one, rendered, texts, top};
 use serde_json::{Value, json};
 
-use crate::{Agent, Monitor, Webhook, supervisor, taken};
+use crate::{Agent, Monitor, supervisor, taken, webhook_flags};
 
 fn agent(objects: &[Object]) -> &Object {
     one(objects, "DaemonSet", "aliquot-device-plugin")
@@ -20,10 +20,7 @@ fn flags(objects: &[Object]) -> Agent {
 fn forbids_pods_to_mount_agent_paths() {
     let closed = |arguments: &[&str]| {
         let objects = rendered(arguments).unwrap();
-        let webhook = one(&objects, "Deployment", "aliquot-webhook");
-        let webhook = container(webhook, "webhook");
-        let flags: Webhook = taken(webhook, &["aliquot-webhook"], &["--namespace=ns"]);
-        flags.settings().unwrap().agent_paths
+        webhook_flags(&objects).settings().unwrap().agent_paths
     };
     let defaults = [
         "/run/aliquot",

@@ -3,7 +3,7 @@
 use aliquot_chart::{Object, container, one, rendered, texts};
 use serde_json::{Value, json};
 
-use crate::{Scheduler, Webhook, command, taken};
+use crate::{Scheduler, command, taken, webhook_flags};
 
 /// The extender for an external kube-scheduler: nothing of the chart's own kube-scheduler is rendered.
 #[test]
@@ -56,11 +56,7 @@ fn uses_certificates_of_cert_manager() {
             .any(|one| one.name() == "aliquot-webhook-tls")
     };
     assert!(own(&plain) && !own(&objects));
-    let flags: Webhook = taken(
-        container(webhook, "webhook"),
-        &["aliquot-webhook"],
-        &["--namespace=aliquot-system"],
-    );
+    let flags = webhook_flags(&objects);
     let mount = &container(webhook, "webhook")["volumeMounts"][0]["mountPath"];
     let folder = flags.certificates_dir.clone().unwrap();
     assert_eq!(folder.to_str(), mount.as_str());
@@ -99,8 +95,7 @@ fn serves_webhook_on_host_network_when_asked() {
     };
     assert_eq!(unavailable(webhook), 1);
     let main = container(webhook, "webhook");
-    let namespace = ["--namespace=aliquot-system"];
-    let flags: Webhook = taken(main, &["aliquot-webhook"], &namespace);
+    let flags = webhook_flags(&objects);
     assert_eq!(flags.listen.port(), 10443);
     assert_eq!(flags.admin_listen.unwrap().port(), 10444);
     let ports = main["ports"].as_array().unwrap().iter();
@@ -112,11 +107,7 @@ fn serves_webhook_on_host_network_when_asked() {
     let webhook = one(&plain, "Deployment", "aliquot-webhook");
     assert!(webhook.pod().unwrap()["hostNetwork"].is_null());
     assert_eq!(unavailable(webhook), 0);
-    let flags: Webhook = taken(
-        container(webhook, "webhook"),
-        &["aliquot-webhook"],
-        &namespace,
-    );
+    let flags = webhook_flags(&plain);
     assert!(flags.agent_path.iter().all(|path| path != "/"));
     assert_eq!(flags.listen.port(), 8443);
 }

@@ -11,7 +11,6 @@ use serde_json::json;
 /// An answer, its own or one passed on.
 pub(super) type Reply = Response<UnsyncBoxBody<Bytes, anyhow::Error>>;
 
-/// An error of this status.
 pub(super) fn status_reply(code: StatusCode) -> Result<Reply> {
     let status = json!({
         "apiVersion": "v1",

@@ -82,7 +82,6 @@ fn whole(count: f64) -> usize {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reviews {
     took: Histogram,
-    /// Reviews.
     pub(crate) count: usize,
     /// Serving certificates that were issued.
     pub(crate) certificates: f64,
@@ -122,7 +121,6 @@ impl Reviews {
 #[derive(Clone, Debug)]
 pub(crate) struct ApiServer {
     took: Histogram,
-    /// Calls.
     pub(crate) count: usize,
 }
 

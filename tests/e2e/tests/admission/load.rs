@@ -54,7 +54,6 @@ impl Created {
     }
 }
 
-/// All that happened.
 #[derive(Debug, Default)]
 pub(crate) struct LoadResult {
     kinds: [Created; 2],
@@ -94,7 +93,6 @@ struct Shared {
     open: Semaphore,
 }
 
-/// Running creations.
 pub(crate) struct Load {
     shared: Arc<Shared>,
     began: Instant,

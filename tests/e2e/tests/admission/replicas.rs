@@ -20,7 +20,6 @@ const SHUTDOWN_DELAY: &str = "5s";
 /// Longest wait for the end of a terminated replica.
 const STOPPING: Duration = Duration::from_secs(40);
 
-/// How a replica ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplicaEnd {
     /// SIGTERM, as when its pod is deleted, drained or rolled.
@@ -29,7 +28,6 @@ pub(crate) enum ReplicaEnd {
     Killed,
 }
 
-/// One of the two.
 struct Replica {
     serves: SocketAddr,
     admin: SocketAddr,
@@ -128,7 +126,6 @@ impl<'a> Replicas<'a> {
         .await
     }
 
-    /// Ends one of them.
     pub(crate) async fn end_one(&mut self, how: ReplicaEnd, index: usize) -> Result<()> {
         let one = &mut self.both[index];
         self.counted.add(&Reviews::read(one.admin).await?);

@@ -34,7 +34,6 @@ const NODES: usize = 50;
 const PODS: usize = 2 * NODES * SHARES;
 /// Longest time in which pods wait and none is bound: kube-scheduler's longest pause is 10 s.
 const STALL: Duration = Duration::from_secs(20);
-/// Requests under way at one time.
 const CONNECTIONS: usize = 16;
 
 pub(crate) async fn two_thousand(stack: Arc<Stack>) -> Result<()> {

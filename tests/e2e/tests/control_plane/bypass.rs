@@ -115,14 +115,8 @@ pub(crate) async fn closed(stack: Arc<Stack>) -> Result<()> {
 
 async fn check(stack: &Stack, case: &Case) -> Result<()> {
     let before = reviews(stack).await?;
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
-    let trial = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
     let made = made(case)?;
-    let pod = serde_json::from_value(made.clone())?;
-    let stored = pods.create(&trial, &pod).await?;
+    let stored = stack.trial(made.clone()).await?;
     let stored = serde_json::to_value(stored)?;
     let env = &stored["spec"]["containers"][0]["env"];
     let reviewed = reviews(stack).await? > before;
@@ -157,17 +151,12 @@ async fn ephemeral(stack: &Stack) -> Result<()> {
 
 /// Other ways to a GPU than the variable: CDI devices in an annotation, and a mount.
 async fn words(stack: &Stack) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
-    let trial = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
     let key = "nvidia.cdi.k8s.io/container.main";
     for (value, reviewed) in [("nvidia.com/gpu=all", true), ("vendor.com/nic=a", false)] {
         let mut pod = simple(NAMESPACE, "words", &[]);
         pod["metadata"]["annotations"] = json!({key: value});
         let before = reviews(stack).await?;
-        let stored = pods.create(&trial, &serde_json::from_value(pod)?).await?;
+        let stored = stack.trial(pod).await?;
         let annotations = stored.metadata.annotations.unwrap_or_default();
         let expected = (reviewed, !reviewed);
         let found = (

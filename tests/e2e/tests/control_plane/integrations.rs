@@ -5,9 +5,6 @@ use std::sync::Arc;
 use aliquot_cluster::crds;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("../../../../docs/guides/integrations.md");
@@ -61,15 +58,10 @@ pub(crate) async fn manifests(stack: Arc<Stack>) -> Result<()> {
     ensure!(kinds == KINDS, "{kinds:?}");
     ensure!(shares.len() >= 4, "{shares:?}");
 
-    let pods: Api<Pod> = Api::namespaced(cluster.admin()?, "default");
-    let trial = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
     for limits in shares {
         let main = json!({"name": "main", "image": "image", "resources": {"limits": limits}});
         let pod = json!({"metadata": {"name": "share"}, "spec": {"containers": [main]}});
-        let pod = pods.create(&trial, &serde_json::from_value(pod)?).await?;
+        let pod = stack.trial(pod).await?;
         let scheduler = pod.spec.context("a spec")?.scheduler_name;
         ensure!(
             scheduler.as_deref() == Some("aliquot-scheduler"),

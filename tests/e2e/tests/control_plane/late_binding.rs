@@ -9,15 +9,11 @@ use anyhow::{Result, ensure};
 
 use crate::proxied::{restart, with_proxy};
 
-const ONE: Shape = Shape {
-    gpus: 1,
-    replicas: 10,
-};
-
 /// It arrives when the next scheduler has bound the pod: the API server refuses it.
 pub(crate) async fn of_a_killed_scheduler(stack: Arc<Stack>) -> Result<()> {
     stack.ledger_is_empty().await?;
-    let pool = Pool::open(&stack, "late", &[("late-1".to_owned(), ONE)]).await?;
+    let nodes = [("late-1".to_owned(), Shape::of_gpus(1))];
+    let pool = Pool::open(&stack, "late", &nodes).await?;
     with_proxy(&stack, async |proxy| {
         let mut trap = proxy.trap(Traffic::Binding);
         pool.create("a", &[("gpu", "1"), ("gpumem", "60000")])

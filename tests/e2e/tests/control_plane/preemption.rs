@@ -19,10 +19,6 @@ use serde_json::{Value, json};
 use crate::proxied::{restart, with_proxy};
 
 const PREEMPTION: &str = "aliquot.dev/preemption";
-const PAIR: Shape = Shape {
-    gpus: 2,
-    replicas: 10,
-};
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
 
@@ -31,7 +27,8 @@ const VICTIMS: usize = 3;
 pub(crate) async fn between_evictions(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     classes(stack).await?;
-    let pool = Pool::open(stack, "between", &[("between-1".to_owned(), PAIR)]).await?;
+    let nodes = [("between-1".to_owned(), Shape::of_gpus(2))];
+    let pool = Pool::open(stack, "between", &nodes).await?;
     let mut all = Vec::new();
     for number in 0..8 {
         let name = format!("low-{number}");

@@ -14,12 +14,8 @@ use serde_json::{Value, json};
 
 /// Ranks and each kind of preference decide.
 pub(crate) async fn each_decides(stack: Arc<Stack>) -> Result<()> {
-    let shape = Shape {
-        gpus: 2,
-        replicas: 10,
-    };
     let names = ["prefer-1", "prefer-2", "prefer-3"];
-    let nodes = names.map(|name| (name.to_owned(), shape));
+    let nodes = names.map(|name| (name.to_owned(), Shape::of_gpus(2)));
     let pool = Pool::open(&stack, "prefer", &nodes).await?;
     try_join_all(names.map(|name| host(&stack, name))).await?;
     for (name, preference, expected) in cases(names) {

@@ -71,10 +71,7 @@ pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
 /// its own check of a new node asks for `gpumem`, which no node has.
 pub(crate) async fn node_added(stack: Arc<Stack>) -> Result<()> {
     const ADDED: usize = 8;
-    let shape = Shape {
-        gpus: 1,
-        replicas: 10,
-    };
+    let shape = Shape::of_gpus(1);
     let pool = Pool::open(&stack, "joined", &[("joined-full".to_owned(), shape)]).await?;
     let create = async |name: &str| {
         let mut pod = pool.pod(name, &[("gpumem", "4000")]);
@@ -109,20 +106,15 @@ pub(crate) async fn node_added(stack: Arc<Stack>) -> Result<()> {
 
 /// kube-scheduler's preemption must not retry again and again. Ours is off, or it would evict pods.
 pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--preempt", "false"]).await?;
+    stack.restart_scheduler(&["--preempt", "false"]).await?;
     let outcome = quiet_refusal(&stack).await;
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await?;
+    stack.restart_scheduler(&[]).await?;
     outcome
 }
 
 async fn quiet_refusal(stack: &Stack) -> Result<()> {
     classes(stack).await?;
-    let shape = Shape {
-        gpus: 2,
-        replicas: 10,
-    };
+    let shape = Shape::of_gpus(2);
     let nodes: Vec<_> = (0..30).map(|n| (format!("thirty-{n:02}"), shape)).collect();
     let pool = Pool::open(stack, "thirty", &nodes).await?;
     let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();

@@ -20,10 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// GPUs of a node, and the replicas of each.
-pub(crate) const SHAPE: Shape = Shape {
-    gpus: 4,
-    replicas: 10,
-};
+pub(crate) const SHAPE: Shape = Shape::of_gpus(4);
 /// How often the stand-ins act.
 const INTERVAL: Duration = Duration::from_millis(200);
 const POOL: &str = "gpus";
@@ -156,7 +153,6 @@ impl Fleet {
         .await
     }
 
-    /// The pool's nodes.
     pub(crate) async fn nodes(&self) -> Result<Vec<Node>> {
         let nodes: Api<Node> = Api::all(self.stack.cluster.admin()?);
         Ok(nodes
@@ -190,7 +186,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// The shares.
     pub(crate) async fn shares(&self) -> Result<Vec<Pod>> {
         Ok(self.pods()?.list(&ListParams::default()).await?.items)
     }

@@ -14,7 +14,7 @@ use aliquot_e2e::figures::print_line;
 use aliquot_e2e::pool::{GPU_MEMORY, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
@@ -82,11 +82,6 @@ pub(crate) async fn one_share(stack: Arc<Stack>) -> Result<()> {
     fleet.create("one", &[10_000]).await?;
     fleet.wait_bound(1).await?;
     fleet.wait_satisfied().await?;
-    ensure!(
-        fleet.added_count() == 1,
-        "{} nodes added",
-        fleet.added_count()
-    );
     let added = fleet.added.clone();
     fleet.close().await?;
     ensure!(added.lock().len() == 1, "{added:?}");
@@ -165,15 +160,9 @@ pub(crate) async fn consolidated(stack: Arc<Stack>) -> Result<()> {
         },
     )
     .await?;
-    for pod in fleet.shares().await? {
-        ensure!(
-            pod.metadata.deletion_timestamp.is_none(),
-            "{:?}",
-            pod.metadata.name
-        );
-    }
+    none_leaves(&fleet.shares().await?)?;
     // One node becomes empty: it leaves, and the shares on the others stay.
-    let on_first = |pod: &k8s_openapi::api::core::v1::Pod| node_of(pod) == Some(nodes[0].as_str());
+    let on_first = |pod: &Pod| node_of(pod) == Some(nodes[0].as_str());
     fleet.delete(shares.into_iter().filter(on_first)).await?;
     fleet.wait_for_nodes(2).await?;
     let left = names(&fleet).await?;
@@ -183,19 +172,18 @@ pub(crate) async fn consolidated(stack: Arc<Stack>) -> Result<()> {
     );
     let shares = fleet.shares().await?;
     ensure!(shares.len() == count - 4, "{} shares", shares.len());
-    for pod in shares {
-        ensure!(
-            pod.metadata.deletion_timestamp.is_none(),
-            "{:?}",
-            pod.metadata.name
-        );
-    }
-    ensure!(
-        fleet.added_count() == 3,
-        "{} nodes added",
-        fleet.added_count()
-    );
+    none_leaves(&shares)?;
+    let added = fleet.added_count();
+    ensure!(added == 3, "{added} nodes added");
     fleet.close().await
+}
+
+fn none_leaves(shares: &[Pod]) -> Result<()> {
+    for pod in shares {
+        let meta = &pod.metadata;
+        ensure!(meta.deletion_timestamp.is_none(), "{:?}", meta.name);
+    }
+    Ok(())
 }
 
 async fn names(fleet: &Fleet) -> Result<Vec<String>> {

@@ -76,7 +76,6 @@ impl Bench {
         self.supervisor = Some(supervisor);
     }
 
-    /// The supervisor's process id.
     pub(crate) fn supervisor_pid(&self) -> u32 {
         self.supervisor.as_ref().unwrap().id()
     }
@@ -162,7 +161,6 @@ impl Bench {
             .to_owned()
     }
 
-    /// What the device's daemon answers.
     pub(crate) fn daemon_answer(&self, device: &str, command: &str) -> String {
         let mut control = Command::new(program("nvidia-cuda-mps-control"))
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(device))
@@ -191,6 +189,18 @@ impl Bench {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Client { child, lines }
+    }
+
+    /// Such a program as a client of this device's daemon, with more in its environment.
+    pub(crate) fn client_of(
+        &self,
+        device: &str,
+        more: &[(&str, &str)],
+        commands: &[&str],
+    ) -> Client {
+        let pipe = self.pipe(device);
+        let daemon = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+        self.client(&[&daemon[..], more].concat(), commands)
     }
 
     /// The sockets of a device's daemon where the container runtime finds them.

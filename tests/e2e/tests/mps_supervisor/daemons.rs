@@ -32,12 +32,8 @@ async fn mps_3_daemon_limits_its_clients_to_an_even_part_of_the_gpu() {
     let ask = |command: &str| bench.daemon_answer("GPU-a", command);
     assert_eq!(ask("get_default_device_pinned_mem_limit 0"), "10240M");
     assert_eq!(ask("get_default_active_thread_percentage"), "25.0");
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut client = bench.client(
-        &environment,
-        &["init", "info", "alloc,10189", "alloc,10188"],
-    );
+    let commands = ["init", "info", "alloc,10189", "alloc,10188"];
+    let mut client = bench.client_of("GPU-a", &[], &commands);
     assert_eq!(client.answer(), "init: 0");
     assert_eq!(client.answer(), "info: 0 10188 10240");
     // Out of memory, and the process goes on.
@@ -52,15 +48,12 @@ async fn mps_17_daemon_sees_only_its_gpu_and_the_other_has_no_mps() {
     bench.served("GPU-a").await;
     assert_eq!(bench.compute_mode(0), "exclusiveProcess");
     assert_eq!(bench.compute_mode(1), "default");
-    let pipe = bench.pipe("GPU-a");
-    let on_a = [
-        ("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str()),
-        ("NVIDIA_VISIBLE_DEVICES", "GPU-a"),
-    ];
-    let mut inside = bench.client(&on_a, &["init", "count", "ready", "hold"]);
+    let commands = ["init", "count", "ready", "hold"];
+    let on_a = [("NVIDIA_VISIBLE_DEVICES", "GPU-a")];
+    let mut inside = bench.client_of("GPU-a", &on_a, &commands);
     inside.until("ready: 0");
     let on_b = [("NVIDIA_VISIBLE_DEVICES", "GPU-b")];
-    let mut outside = bench.client(&on_b, &["init", "count", "ready", "hold"]);
+    let mut outside = bench.client(&on_b, &commands);
     assert_eq!(outside.answer(), "init: 0");
     assert_eq!(outside.answer(), "count: 0 1");
     outside.until("ready: 0");
@@ -72,8 +65,7 @@ async fn mps_17_daemon_sees_only_its_gpu_and_the_other_has_no_mps() {
     assert_eq!(of("GPU-a").iter().filter(|holder| holder.mps).count(), 1);
     assert_eq!(of("GPU-b").len(), 1, "no server of the other GPU's daemon");
     // No process gets onto the GPU without the daemon.
-    let past = [("NVIDIA_VISIBLE_DEVICES", "GPU-a")];
-    assert_eq!(bench.client(&past, &["init"]).answer(), "init: 46");
+    assert_eq!(bench.client(&on_a, &["init"]).answer(), "init: 46");
 }
 
 #[tokio::test]
@@ -122,19 +114,15 @@ async fn lowered_limit_applies_to_clients_that_start_later() {
     let raised = spec.with_at_least(Mib(20_000), Percent(50));
     bench.directory("GPU-a").put_spec(&raised).unwrap();
     bench.served("GPU-a").await;
-    let pipe = bench.pipe("GPU-a");
-    let own = [
-        ("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str()),
-        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=20000M"),
-    ];
-    let mut early = bench.client(&own, &["init", "ready", "hold", "info"]);
+    let own = [("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=20000M")];
+    let mut early = bench.client_of("GPU-a", &own, &["init", "ready", "hold", "info"]);
     early.until("ready: 0");
     bench
         .status("GPU-a", |status| !status.servers.is_empty())
         .await;
     bench.directory("GPU-a").put_spec(&spec).unwrap();
     bench.served("GPU-a").await;
-    let mut late = bench.client(&own, &["init", "info"]);
+    let mut late = bench.client_of("GPU-a", &own, &["init", "info"]);
     assert_eq!(late.answer(), "init: 0");
     assert_eq!(late.answer(), "info: 0 10188 10240");
     early.go_on();
@@ -163,9 +151,7 @@ async fn runs_programs_of_a_driver_root_with_its_libraries() {
     let file = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     let programs = root.path().join("usr/bin");
     assert_eq!(file(daemon), programs.join("nvidia-cuda-mps-control"));
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut client = bench.client(&environment, &["init", "ready", "hold"]);
+    let mut client = bench.client_of("GPU-a", &[], &["init", "ready", "hold"]);
     client.until("ready: 0");
     let status = bench.status("GPU-a", |status| !status.servers.is_empty());
     let server = status.await.servers[0].pid;

@@ -22,12 +22,10 @@ fn kill(pid: u32) {
 async fn mps_11_restarts_a_killed_daemon_within_two_seconds() {
     let bench = Bench::new();
     bench.request("GPU-a", 4);
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
     let mut attempts = Attempts::new("a killed daemon's end is detected");
     for number in 1.. {
         let first = bench.served("GPU-a").await;
-        let mut lost = bench.client(&environment, &["init", "ready", "hold", "sync"]);
+        let mut lost = bench.client_of("GPU-a", &[], &["init", "ready", "hold", "sync"]);
         lost.until("ready: 0");
         std::fs::write(daemon_shm(&first).join("of a client"), "").unwrap();
         bench
@@ -53,7 +51,7 @@ async fn mps_11_restarts_a_killed_daemon_within_two_seconds() {
         let missed = format!("{took:?}, promised {DETECTED:?}");
         attempts.again(missed, starved).unwrap();
     }
-    let mut fresh = bench.client(&environment, &["init", "info"]);
+    let mut fresh = bench.client_of("GPU-a", &[], &["init", "info"]);
     assert_eq!(fresh.answer(), "init: 0");
     assert_eq!(fresh.answer(), "info: 0 10188 10240");
 }
@@ -63,9 +61,7 @@ async fn reports_a_dead_server_without_restarting_its_daemon() {
     let bench = Bench::new();
     bench.request("GPU-a", 4);
     bench.served("GPU-a").await;
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut client = bench.client(&environment, &["init", "ready", "hold"]);
+    let mut client = bench.client_of("GPU-a", &[], &["init", "ready", "hold"]);
     client.until("ready: 0");
     let with_client = |status: &aliquot_node_state::mps::DaemonStatus| {
         status
@@ -84,12 +80,10 @@ async fn mps_13_reports_a_client_error_for_the_whole_device() {
     let bench = Bench::new();
     bench.request("GPU-a", 4);
     bench.served("GPU-a").await;
-    let pipe = bench.pipe("GPU-a");
-    let good = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut victim = bench.client(&good, &["init", "ready", "hold", "sync"]);
+    let mut victim = bench.client_of("GPU-a", &[], &["init", "ready", "hold", "sync"]);
     victim.until("ready: 0");
-    let bad = [good[0], ("GPUSIM_FAULTS", "cuCtxSynchronize=700")];
-    let mut culprit = bench.client(&bad, &["init", "sync", "ready", "hold"]);
+    let bad = [("GPUSIM_FAULTS", "cuCtxSynchronize=700")];
+    let mut culprit = bench.client_of("GPU-a", &bad, &["init", "sync", "ready", "hold"]);
     culprit.until("ready: 0");
     let status = bench.status("GPU-a", |status| status.faults == 1).await;
     assert_eq!((status.losses, status.restarts), (0, 0));
@@ -99,7 +93,8 @@ async fn mps_13_reports_a_client_error_for_the_whole_device() {
     bench
         .status("GPU-a", |s| s.servers.iter().all(|server| !server.fault))
         .await;
-    assert_eq!(bench.client(&good, &["init"]).answer(), "init: 0");
+    let mut next = bench.client_of("GPU-a", &[], &["init"]);
+    assert_eq!(next.answer(), "init: 0");
 }
 
 #[tokio::test]
@@ -107,9 +102,7 @@ async fn next_supervisor_ends_what_the_killed_one_left() {
     let mut bench = Bench::new();
     bench.request("GPU-a", 4);
     let first = bench.served("GPU-a").await;
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut client = bench.client(&environment, &["init", "ready", "hold", "sync"]);
+    let mut client = bench.client_of("GPU-a", &[], &["init", "ready", "hold", "sync"]);
     client.until("ready: 0");
     bench.kill_supervisor();
     bench.start_supervisor();
@@ -118,7 +111,8 @@ async fn next_supervisor_ends_what_the_killed_one_left() {
     assert_ne!(second.daemon, first.daemon);
     client.go_on();
     client.until("sync: 806");
-    assert_eq!(bench.client(&environment, &["init"]).answer(), "init: 0");
+    let mut next = bench.client_of("GPU-a", &[], &["init"]);
+    assert_eq!(next.answer(), "init: 0");
 }
 
 /// Files of a device, in the order in which they come.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::stack::{Kind, NODE, Stack};
+use aliquot_e2e::stack::{NODE, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -20,7 +20,8 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("static").await?;
     let running = Running::start(stack, "static", "running", 3000).await?;
-    evicting(stack).await?;
+    // It evicts refused pods soon.
+    stack.restart_scheduler(&["--evict-after", "3"]).await?;
     let manifest = stack.cluster.manifests_dir().join("gpu.yaml");
     std::fs::write(&manifest, simple("static", "gpu", &LIMITS).to_string())?;
     let mirror = format!("gpu-{NODE}");
@@ -69,7 +70,7 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
         Ok(pods.get_opt(&mirror).await?.is_none().then_some(()))
     })
     .await?;
-    not_evicting(stack).await?;
+    stack.restart_scheduler(&[]).await?;
     running.untouched(stack).await?;
     next.delete(stack).await?;
     running.delete(stack).await
@@ -91,15 +92,4 @@ async fn bind(stack: &Stack, namespace: &str, name: &str) -> Result<()> {
         .create_subresource("binding", name, &params, &binding)
         .await?;
     Ok(())
-}
-
-/// A scheduler that evicts refused pods soon.
-async fn evicting(stack: &Stack) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--evict-after", "3"]).await
-}
-
-async fn not_evicting(stack: &Stack) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await
 }

@@ -99,12 +99,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         },
     )
     .await?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    let limited = NodeOptions {
-        limited: true,
-        ..NodeOptions::default()
-    };
-    stack.start_device_plugin(&limited).await?;
+    stack.restart_device_plugin(&NodeOptions::limited()).await?;
     ensure!(rooms().await? == 3, "mounted twice, or taken away");
     check(stack, "limits", "user", "init: 0; info: 0 2488 3000").await?;
     let delete = [
@@ -144,10 +139,7 @@ pub(crate) async fn noexec(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn with_exec_dir(stack: &Stack) -> Result<()> {
-    let mut options = NodeOptions {
-        limited: true,
-        ..NodeOptions::default()
-    };
+    let mut options = NodeOptions::limited();
     stack.start_device_plugin(&options).await?;
     let condition = "AliquotRuntimeIncomplete";
     let is_named = |text: &str| text.contains("the host cannot run");
@@ -156,9 +148,8 @@ async fn with_exec_dir(stack: &Stack) -> Result<()> {
         named.starts_with("True HookNotExecutable: ") && named.contains("devicePlugin.execDir"),
         "{named}"
     );
-    stack.terminate(Kind::DevicePlugin).await?;
     options.exec_dir = Some(stack.machine().state().with_file_name("exec"));
-    stack.start_device_plugin(&options).await?;
+    stack.restart_device_plugin(&options).await?;
     stack
         .wait_condition(condition, |text| !is_named(text))
         .await?;
@@ -199,12 +190,7 @@ pub(crate) async fn limited(stack: &Stack) -> Result<()> {
 /// Restarts the agent with libvgpu.so and this driver.
 pub(crate) async fn limited_with(stack: &Stack, driver: &Value) -> Result<()> {
     offer(stack, driver)?;
-    let limited = NodeOptions {
-        limited: true,
-        ..NodeOptions::default()
-    };
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&limited).await?;
+    stack.restart_device_plugin(&NodeOptions::limited()).await?;
     open_machine(stack)
 }
 
@@ -216,6 +202,5 @@ pub(crate) async fn unlimited(stack: &Stack, pods: &[&str]) -> Result<()> {
         stack.cluster.kubectl(&delete).await?.success()?;
     }
     withdraw(stack)?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&NodeOptions::default()).await
+    stack.restart_device_plugin(&NodeOptions::default()).await
 }

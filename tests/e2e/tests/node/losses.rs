@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_e2e::stack::{NodeOptions, Stack};
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 
@@ -67,16 +67,14 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
         scaling: "2",
         ..NodeOptions::default()
     };
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&twice).await?;
+    stack.restart_device_plugin(&twice).await?;
     wait_scaled(stack, 2 * 81286).await?;
     let mut pods = Vec::new();
     for name in ["a", "b", "c", "d"] {
         pods.push(Running::start(stack, "scaling", name, 60000).await?);
     }
 
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&NodeOptions::default()).await?;
+    stack.restart_device_plugin(&NodeOptions::default()).await?;
     wait_scaled(stack, 81286).await?;
     try_join_all(pods.iter().map(|pod| pod.untouched(stack))).await?;
     pods[0].exit(stack).await?;

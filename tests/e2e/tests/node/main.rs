@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::Cluster;
 use aliquot_e2e::scenario::{self, Scenario, scenario, world};
-use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{NodeOptions, Stack};
 use anyhow::Result;
 
 mod bypass;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 async fn cluster() -> Result<Stack> {
-    let cluster = Cluster::with_node().node_name(NODE).extender();
+    let cluster = Cluster::with_node().extender();
     Stack::on(Box::pin(cluster.user_namespaces().start()).await?).await
 }
 

@@ -88,7 +88,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
 
 /// A pod without a program yet, whose resizes follow each other without a pause.
 async fn start(stack: &Stack) -> Result<()> {
-    restart_scheduler(stack, &["--resize-interval", "0"]).await?;
+    stack.restart_scheduler(&["--resize-interval", "0"]).await?;
     limited(stack).await?;
     let memory = MEMORY.to_string();
     let limits = [("gpu", "1"), ("gpumem", &*memory), ("gpucores", "30")];
@@ -97,13 +97,8 @@ async fn start(stack: &Stack) -> Result<()> {
     stack.cluster.wait_running(SPACE, "tenant").await.map(drop)
 }
 
-async fn restart_scheduler(stack: &Stack, flags: &[&str]) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(flags).await
-}
-
 async fn end(stack: &Stack) -> Result<()> {
-    restart_scheduler(stack, &[]).await?;
+    stack.restart_scheduler(&[]).await?;
     unlimited(stack, &["tenant"]).await
 }
 

@@ -101,18 +101,7 @@ impl Running {
 
     /// The container is the one that was started first, and runs.
     pub(crate) async fn untouched(&self, stack: &Stack) -> Result<()> {
-        let what = format!("{} to be seen running, never restarted", self.name);
-        let (namespace, name) = (&self.namespace, &self.name);
-        let pod = stack.cluster.wait_pod(namespace, name, &what, |pod| {
-            let Some(status) = main_status(pod) else {
-                not_yet!("no status of main");
-            };
-            if status.restart_count != 0 || status.container_id.as_ref() != Some(&self.container) {
-                return Err(give_up(format!("{status:?}")));
-            }
-            Ok(status.state.as_ref().is_some_and(|s| s.running.is_some()))
-        });
-        pod.await.map(drop)
+        self.runs(stack, 0).await
     }
 
     /// Ends the container's first process, without kubelet and API server.
@@ -121,8 +110,8 @@ impl Running {
         sent.await
     }
 
-    /// The container started once more and sees the same share. Needs the kubelet only.
-    async fn started_again(&self, stack: &Stack) -> Result<()> {
+    /// The container started once more and sees the same share.
+    pub(crate) async fn back(&self, stack: &Stack) -> Result<()> {
         let (namespace, name) = (&self.namespace, &self.name);
         let again = printed(stack, namespace, name, &self.uid, 1).await?;
         ensure!(
@@ -131,25 +120,24 @@ impl Running {
             self.share.environment,
             again.environment
         );
-        Ok(())
+        self.runs(stack, 1).await
     }
 
-    /// [`Running::started_again`], and the API server shows it, restarted once.
-    pub(crate) async fn back(&self, stack: &Stack) -> Result<()> {
-        self.started_again(stack).await?;
-        let what = format!("{} to be seen running, restarted once", self.name);
+    /// Waits until the API server shows the container running after this many restarts.
+    async fn runs(&self, stack: &Stack, restarts: i32) -> Result<()> {
+        let what = format!("{} to be seen running, restarts: {restarts}", self.name);
         let (namespace, name) = (&self.namespace, &self.name);
         let pod = stack.cluster.wait_pod(namespace, name, &what, |pod| {
             let Some(status) = main_status(pod) else {
                 not_yet!("no status of main");
             };
-            if status.restart_count > 1 {
+            let is_first = status.container_id.as_ref() == Some(&self.container);
+            if status.restart_count > restarts || restarts == 0 && !is_first {
                 return Err(give_up(format!("{status:?}")));
             }
-            let running = status.state.as_ref().is_some_and(|s| s.running.is_some());
-            Ok(running
-                && status.restart_count == 1
-                && status.container_id.as_ref() != Some(&self.container))
+            let is_running = status.state.as_ref().is_some_and(|s| s.running.is_some());
+            let is_expected = status.restart_count == restarts && is_first == (restarts == 0);
+            Ok(is_running && is_expected)
         });
         pod.await.map(drop)
     }
@@ -165,7 +153,6 @@ impl Running {
 }
 
 impl PrintedShare {
-    /// The GPU.
     pub(crate) fn gpu(&self) -> &str {
         self.environment
             .get("ALIQUOT_VISIBLE_DEVICES")

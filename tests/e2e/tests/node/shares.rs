@@ -31,19 +31,6 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
     let gpu = allocation.grants("main").context("main has a share")?[0]
         .gpu
         .to_string();
-
-    let env = stack.environment("default", "gpu-pod", "main").await?;
-    for (name, expected) in [
-        ("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"),
-        ("CUDA_DEVICE_SM_LIMIT", "30"),
-        ("ALIQUOT_VISIBLE_DEVICES", &gpu),
-    ] {
-        ensure!(
-            env.get(name).map(String::as_str) == Some(expected),
-            "{name}: {env:?}"
-        );
-    }
-
     let mut kubelet = pod_resources::client(&stack.cluster).await?;
     let listed = kubelet.list(ListPodResourcesRequest::default()).await?;
     let listed = listed.into_inner();
@@ -185,7 +172,8 @@ async fn printed(
 pub(crate) async fn annotated_init_container(stack: Arc<Stack>) -> Result<()> {
     const SPACE: &str = "annotated";
     let cluster = &stack.cluster;
-    cluster.namespace_with_annotated_requests(SPACE).await?;
+    let label = json!({"aliquot.dev/request-as": "annotation"});
+    cluster.namespace_with(SPACE, &label).await?;
     let share = |name, memory, script: &str| {
         let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "2")];
         with_command(name, &limits, script)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pod_resources::{self, AllocatableResourcesRequest};
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_e2e::stack::{NodeOptions, Stack};
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,16 +24,12 @@ pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
         flags: &["--sick-pods", "evict"],
         ..NodeOptions::default()
     };
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&evicting).await?;
+    stack.restart_scheduler(&["--gpu-policy", "spread"]).await?;
+    stack.restart_device_plugin(&evicting).await?;
     let outcome = evicted(&stack).await;
     stack.machine().set("0", &[("health", "ok")])?;
-    stack.terminate(Kind::DevicePlugin).await?;
-    stack.start_device_plugin(&NodeOptions::default()).await?;
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await?;
+    stack.restart_device_plugin(&NodeOptions::default()).await?;
+    stack.restart_scheduler(&[]).await?;
     outcome
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use aliquot_cluster::Cluster;
 use aliquot_e2e::scenario::{self, world};
-use aliquot_e2e::stack::{NODE, Stack};
+use aliquot_e2e::stack::Stack;
 use anyhow::Result;
 
 mod hami;
@@ -21,6 +21,6 @@ fn main() -> ExitCode {
 }
 
 async fn cluster() -> Result<Stack> {
-    let cluster = Cluster::with_node().node_name(NODE).extender();
+    let cluster = Cluster::with_node().extender();
     Stack::on(Box::pin(cluster.start()).await?).await
 }

@@ -154,13 +154,8 @@ fn shares(bench: &mut Bench) -> Result<()> {
             kinds.map(|work| run(&ShareScenario::seconds(WINDOWS, vec![tenant(cores, work)])));
         let [one, ten] = got;
         let all = [one?.remove(0), ten?.remove(0)];
-        share_figures(
-            bench,
-            &format!("share_{cores}"),
-            cores,
-            &all,
-            &kinds.join(", "),
-        )?;
+        let (name, what) = (format!("share_{cores}"), kinds.join(", "));
+        share_figures(bench, &name, cores, &all, &what)?;
     }
     let eight = ShareTenant {
         processes: 8,
@@ -222,12 +217,8 @@ fn tenants(bench: &mut Bench) -> Result<()> {
         let worst = worst.fold(0.0, f64::max);
         let all: f64 = got.iter().map(TenantResult::mean).sum();
         let what = format!("mean distance from the share, of the tenant with most; {shares:?} %");
-        bench.figure(
-            &format!("share_error_{name}"),
-            (worst, "points"),
-            0.0,
-            &what,
-        )?;
+        let error = format!("share_error_{name}");
+        bench.figure(&error, (worst, "points"), 0.0, &what)?;
         let what = "use of the whole GPU by all of them; baseline: the sum of the shares";
         bench.figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
     }
@@ -364,12 +355,8 @@ fn arbiter(bench: &mut Bench) -> Result<()> {
         let worst = errors.map(|(got, expected)| (got.mean() - expected).abs());
         let worst = worst.fold(0.0, f64::max);
         let what = format!("distance of GPU time from {expected:?} %, of the worse tenant");
-        bench.figure(
-            &format!("share_error_{name}"),
-            (worst, "points"),
-            0.0,
-            &what,
-        )?;
+        let error = format!("share_error_{name}");
+        bench.figure(&error, (worst, "points"), 0.0, &what)?;
     }
     let felt = measure_latency(Duration::from_mins(1))?;
     let what = format!(
@@ -472,10 +459,6 @@ fn share_figures(
     let least = got.iter().map(|got| got.throughput(cores));
     let least = least.fold(f64::INFINITY, f64::min);
     let groups = format!("of the {cores} % that are permitted; {what}");
-    bench.figure(
-        &format!("{name}_throughput"),
-        (least, "percent"),
-        100.0,
-        &groups,
-    )
+    let name = format!("{name}_throughput");
+    bench.figure(&name, (least, "percent"), 100.0, &groups)
 }

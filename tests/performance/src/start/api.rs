@@ -66,12 +66,10 @@ impl Api {
         &self.url
     }
 
-    /// All requests so far.
     pub(super) fn requests(&self) -> u64 {
         self.state.requests.load(Ordering::SeqCst)
     }
 
-    /// Writes so far.
     pub(super) fn writes(&self) -> u64 {
         self.state.writes.load(Ordering::SeqCst)
     }

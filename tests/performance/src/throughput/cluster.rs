@@ -15,14 +15,13 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::run::PLAIN;
-use crate::cluster;
+use crate::{client, cluster};
 
 const SCHEDULER: &str = "aliquot-scheduler";
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Concurrent requests.
 pub(super) const CONNECTIONS: usize = 16;
 
-/// A running cluster.
 pub(super) struct BenchCluster {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
@@ -84,17 +83,9 @@ impl BenchCluster {
 
     /// Gets a page of our scheduler.
     pub(super) async fn get(&self, path: &str) -> Result<String> {
-        use http_body_util::BodyExt as _;
-        let client =
-            hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
-        let client = client.build_http::<http_body_util::Empty<hyper::body::Bytes>>();
-        let uri = format!("http://{}/{path}", self.cluster.extender_address());
-        let answer = client.get(uri.parse()?).await?;
-        let status = answer.status();
-        let text = answer.into_body().collect().await?.to_bytes();
-        let text = String::from_utf8(text.to_vec())?;
-        ensure!(status.is_success(), "/{path}: {status}: {text}");
-        Ok(text)
+        let page = format!("http://{}/{path}", self.cluster.extender_address());
+        let text = client::get(&client::http(), &page).await?;
+        Ok(String::from_utf8(text.to_vec())?)
     }
 
     pub(super) async fn stop(self) -> Result<()> {

@@ -29,7 +29,6 @@ const FORMS: [(&str, Workload, Duration); 2] = [
     ("resources", Workload::Share, Duration::from_secs(10)),
 ];
 
-/// The figures of both forms.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let cluster = BenchCluster::start(0).await?;
     // A node that no pod fits on: without any, kube-scheduler tries again upon every event.

@@ -10,14 +10,15 @@ use aliquot_chart::{NAMESPACE, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part, not_yet, until};
 use aliquot_webhook::configuration::{NAME, published_bundle};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Value, json};
 
 use super::external::places_example;
 use super::world::{PATIENCE, World};
-use super::{applied, removed};
+use super::{applied, installed, kubectl, removed};
+use crate::ChartCluster;
 
 /// The chart's Secrets.
 const CA: &str = "aliquot-webhook-ca";
@@ -28,21 +29,19 @@ const CLIENT: &str = "kube-scheduler";
 /// The webhook publishes a new CA for a minute before it serves a certificate of it.
 const SERVED: Duration = Duration::from_mins(5);
 
-pub(super) async fn renews(cluster: Arc<Cluster>) -> Result<()> {
+pub(crate) async fn renews(chart: Arc<ChartCluster>) -> Result<()> {
+    let cluster = &chart.cluster;
     let world = Box::pin(World::on(cluster.clone())).await?;
-    let (controller, definitions) = started(&cluster).await?;
+    let (controller, definitions) = started(cluster).await?;
     let done = Box::pin(walk(&world)).await;
     // Later scenarios and the removal need it as it was.
     cluster.restart_scheduler_with(&[]).await?;
-    if let Err(error) = done {
-        let (log, report) = (controller.log_tail(), world.report().await);
-        bail!("with cert-manager: {error:#}\n{log}\n{report}");
-    }
+    let log = controller.log_tail();
+    world.reported(done.context(log)).await?;
     Box::pin(removed(&world)).await?;
     // What stays, as docs/guides/upgrade.md says.
     for secret in [CA, SERVING] {
-        let get = ["get", "secret", secret, "-n", NAMESPACE];
-        cluster.kubectl(&get).await?.success()?;
+        kubectl(&world, &format!("get secret {secret} -n {NAMESPACE}")).await?;
     }
     let delete = ["delete", "-f", &definitions];
     cluster.kubectl(&delete).await?.success()?;
@@ -79,15 +78,12 @@ async fn walk(world: &World) -> Result<()> {
         std::fs::write(folder.join(name), text)?;
     }
 
-    let mut install = vec!["install", "aliquot"];
-    install.extend(world.chart());
-    install.extend([
+    let values = [
         "--set=webhook.certManager.enabled=true",
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=extender",
-    ]);
-    world.helm(&install)?;
-    world.parts_ready().await?;
+    ];
+    installed(world, &values).await?;
     let serving = issued(world, SERVING).await?;
     let bundle = published(world).await?;
     ensure!(bundle.trim() == serving.authority.trim(), "{bundle}");
@@ -153,8 +149,7 @@ async fn issued(world: &World, secret: &str) -> Result<Issued> {
 
 /// Deletes the Secret, which has cert-manager issue it anew.
 async fn renewed(world: &World, secret: &str, old: &Issued) -> Result<Issued> {
-    let delete = ["delete", "secret", secret, "-n", NAMESPACE];
-    world.cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete secret {secret} -n {NAMESPACE}")).await?;
     another(world, secret, old).await
 }
 

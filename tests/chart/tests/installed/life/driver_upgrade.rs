@@ -8,6 +8,7 @@ use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
 
+use super::kubectl;
 use super::world::{NODE, PATIENCE, World};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.device-plugin";
@@ -42,14 +43,11 @@ pub(crate) async fn driver_upgraded(world: &World) -> Result<()> {
     .await?;
     world.parts_ready().await?;
     world.kubelet_counts_replicas().await?;
-    let remove = ["label", "node", NODE, &format!("{LABEL}-")];
-    world.cluster.kubectl(&remove).await?.success()?;
+    kubectl(world, &format!("label node {NODE} {LABEL}-")).await?;
     Ok(())
 }
 
 async fn label(world: &World, value: &str) -> Result<()> {
-    let label = format!("{LABEL}={value}");
-    let set = ["label", "node", NODE, &label, "--overwrite"];
-    world.cluster.kubectl(&set).await?.success()?;
-    Ok(())
+    let set = format!("label node {NODE} {LABEL}={value} --overwrite");
+    kubectl(world, &set).await.map(drop)
 }

@@ -12,16 +12,16 @@ use aliquot_chart::{NAMESPACE, top};
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part, until};
 use aliquot_e2e::http;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::applied;
 use super::quick_start::{Reader, commands};
-use super::removed;
 use super::world::{NODE, PATIENCE, World};
+use super::{applied, kubectl, removed};
+use crate::ChartCluster;
 
 /// Where Prometheus' pod runs, and the second API server's.
 const MONITORING: &str = "monitoring";
@@ -46,7 +46,8 @@ struct Place {
 impl Place {
     async fn new(world: &World, namespace: &str) -> Result<Self> {
         let cluster = &world.cluster;
-        cluster.exempt_namespace(namespace).await?;
+        let exempt = json!({"aliquot.dev/webhook": "ignore"});
+        cluster.namespace_with(namespace, &exempt).await?;
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "place", "namespace": namespace},
             "spec": {"terminationGracePeriodSeconds": 0, "nodeName": NODE, "containers": [{
@@ -254,18 +255,13 @@ impl Drop for Enforcer {
     }
 }
 
-pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
-    let world = World::on(cluster).await?;
+pub(crate) async fn runs(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = World::on(chart.cluster.clone()).await?;
     let enforcer = Enforcer::start(&world.cluster)?;
-    if let Err(error) = Box::pin(walk(&world)).await {
-        let log = enforcer.part.as_ref().map(Part::log_tail);
-        bail!(
-            "{}\n{}\n{error:#}",
-            world.report().await,
-            log.unwrap_or_default()
-        );
-    }
-    Ok(())
+    let walked = Box::pin(walk(&world)).await;
+    let log = enforcer.part.as_ref().map(Part::log_tail);
+    let walked = walked.context(log.unwrap_or_default());
+    world.reported(walked).await
 }
 
 /// The quick start's installation, then one policy after the other.
@@ -274,8 +270,7 @@ async fn walk(world: &World) -> Result<()> {
     let prometheus = Place::new(world, MONITORING).await?;
     let mut away = Away::start(world).await?;
     // The reader creates it.
-    let delete = ["delete", "namespace", NAMESPACE, "--wait"];
-    cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete namespace {NAMESPACE} --wait")).await?;
     let reader = Reader::new(world, &away.kubeconfig)?;
     for line in commands("## On k3s")? {
         reader.sh(&line)?;
@@ -335,14 +330,9 @@ async fn walk(world: &World) -> Result<()> {
     cluster.delete_pod("default", "gpu-pod").await?;
     removed(world).await?;
     drop(away);
-    for object in [
-        ["namespace", MONITORING],
-        ["namespace", CONTROL_PLANE],
-        ["clusterrolebinding", "scrapes"],
-    ] {
-        let delete = ["delete", object[0], object[1]];
-        cluster.kubectl(&delete).await?.success()?;
-    }
+    let places = format!("delete namespace {MONITORING} {CONTROL_PLANE}");
+    kubectl(world, &places).await?;
+    kubectl(world, "delete clusterrolebinding scrapes").await?;
     Ok(())
 }
 

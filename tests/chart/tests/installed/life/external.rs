@@ -4,23 +4,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_chart::{NAMESPACE, top};
-use aliquot_cluster::Cluster;
-use anyhow::{Context as _, Result, bail};
+use aliquot_chart::NAMESPACE;
+use anyhow::{Context as _, Result};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
 use super::world::World;
-use super::{has_its_share, removed};
+use super::{example_runs, installed, kubectl, removed};
+use crate::ChartCluster;
 
-pub(super) async fn places_a_share(cluster: Arc<Cluster>) -> Result<()> {
-    let world = Box::pin(World::on(cluster.clone())).await?;
+pub(crate) async fn places_a_share(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = Box::pin(World::on(chart.cluster.clone())).await?;
     let placed = Box::pin(placed(&world)).await;
     // Later scenarios and the removal need it as it was.
-    cluster.restart_scheduler_with(&[]).await?;
-    if let Err(error) = placed {
-        bail!("with the extender: {error:#}\n{}", world.report().await);
-    }
+    chart.cluster.restart_scheduler_with(&[]).await?;
+    world.reported(placed).await?;
     Box::pin(removed(&world)).await
 }
 
@@ -29,24 +27,17 @@ async fn placed(world: &World) -> Result<()> {
     let service = format!("aliquot-extender.{NAMESPACE}.svc");
     let folder = cluster.state_dir().join("extender");
     certificates(&folder, &service)?;
-    let files = format!("--from-file={}", folder.display());
-    let secret = ["create", "secret", "generic", "extender", "-n", NAMESPACE];
-    let secret = [&secret[..], &[files.as_str()]].concat();
-    cluster.kubectl(&secret).await?.success()?;
-
-    let mut install = vec!["install", "aliquot"];
-    install.extend(world.chart());
+    let secret = format!("extender -n {NAMESPACE} --from-file={}", folder.display());
+    kubectl(world, &format!("create secret generic {secret}")).await?;
     // The chart takes the port after it for metrics.
     let port = cluster.part_address(1).port();
     let webhook = format!("--set=webhook.hostNetwork=true,webhook.replicas=1,webhook.port={port}");
-    install.extend([
+    let values = [
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=extender",
         &webhook,
-    ]);
-    world.helm(&install)?;
-    world.parts_ready().await?;
-
+    ];
+    installed(world, &values).await?;
     Box::pin(places_example(world, &folder, &service)).await
 }
 
@@ -57,10 +48,7 @@ pub(super) async fn places_example(world: &World, folder: &Path, service: &str) 
     let config = configuration(world, folder, service).await?;
     cluster.restart_scheduler_as(&config).await?;
     world.kubelet_counts_replicas().await?;
-    let example = top("examples/gpu-pod.yaml");
-    let apply = ["apply", "-f", &*example.to_string_lossy()];
-    cluster.kubectl(&apply).await?.success()?;
-    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
+    example_runs(world).await?;
     cluster.delete_pod("default", "gpu-pod").await
 }
 

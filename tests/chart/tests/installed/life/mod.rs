@@ -1,13 +1,13 @@
 //! The packaged chart on a real node, with images built here: its own pods with their own permissions,
 //! over the cluster's network. Only the GPU is simulated.
 
-mod cert_manager;
+pub(crate) mod cert_manager;
 mod driver_upgrade;
-mod enforced;
-mod external;
-mod older;
-mod quick_start;
-mod registry;
+pub(crate) mod enforced;
+pub(crate) mod external;
+pub(crate) mod older;
+pub(crate) mod quick_start;
+pub(crate) mod registry;
 mod shown;
 mod world;
 
@@ -16,9 +16,10 @@ pub(crate) use world::NODE;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aliquot_chart::top;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use world::{PATIENCE, World};
 
@@ -120,6 +121,12 @@ impl Before {
     }
 }
 
+/// What kubectl prints; no word of the line has a blank.
+async fn kubectl(world: &World, line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    world.cluster.kubectl(&words).await?.success()
+}
+
 async fn applied(world: &World, object: &Value) -> Result<()> {
     let file = world.cluster.state_dir().join("applied.json");
     std::fs::write(&file, object.to_string())?;
@@ -130,7 +137,10 @@ async fn applied(world: &World, object: &Value) -> Result<()> {
 
 /// More than a GPU's memory; it runs with a memory scaling of 5.
 fn large(name: &str) -> Value {
-    let limits = json!({GPU: 1, "nvidia.com/gpumem": 100_000});
+    pod(name, &json!({GPU: 1, "nvidia.com/gpumem": 100_000}))
+}
+
+fn pod(name: &str, limits: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
@@ -154,14 +164,22 @@ async fn installed(world: &World, values: &[&str]) -> Result<()> {
 /// With HAMi's own values, except for images and driver paths, HAMi's first example pod runs with HAMi's
 /// schedulerName.
 async fn with_hamis_values(world: &World) -> Result<()> {
-    let values = aliquot_chart::top("tests/chart/values/hami.yaml");
+    let values = top("tests/chart/values/hami.yaml");
     installed(world, &["-f", &*values.to_string_lossy()]).await?;
-    let example = aliquot_chart::top("tests/e2e/tests/sharing/hami/examples/default_use.yaml");
+    let example = top("tests/e2e/tests/sharing/hami/examples/default_use.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
     world.kubelet_counts_replicas().await?;
     world.cluster.kubectl(&apply).await?.success()?;
     has_its_share(world, "default-use", "hami-scheduler").await?;
     world.cluster.delete_pod("default", "default-use").await
+}
+
+/// The README's first pod gets its share.
+async fn example_runs(world: &World) -> Result<()> {
+    let example = top("examples/gpu-pod.yaml");
+    let apply = ["apply", "-f", &*example.to_string_lossy()];
+    world.cluster.kubectl(&apply).await?.success()?;
+    has_its_share(world, "gpu-pod", "aliquot-scheduler").await
 }
 
 /// A pod with 3000 MiB and 30 % runs, and sees these limits.
@@ -192,11 +210,8 @@ async fn life(world: &World) -> Result<()> {
     let before = Before::of(world).await?;
     installed(world, &[]).await?;
 
-    // The README's first pod; the webhook answers through its Service.
-    let example = aliquot_chart::top("examples/gpu-pod.yaml");
-    let apply = ["apply", "-f", &*example.to_string_lossy()];
-    world.cluster.kubectl(&apply).await?.success()?;
-    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
+    // The webhook answers through its Service.
+    example_runs(world).await?;
     let running = container_of(world).await?;
     let runs_on = async |what: &str| {
         let now = container_of(world).await?;
@@ -255,32 +270,6 @@ async fn life(world: &World) -> Result<()> {
 
 pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
     let world = Box::pin(World::on(chart.cluster.clone())).await?;
-    if let Err(error) = Box::pin(life(&world)).await {
-        bail!("the chart's life: {error:#}\n{}", world.report().await);
-    }
-    Ok(())
-}
-
-pub(crate) async fn upgraded_from_older(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(older::upgraded(chart.cluster.clone())).await
-}
-
-pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(quick_start::runs(chart.cluster.clone())).await
-}
-
-pub(crate) async fn quick_start_where_policies_hold(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(enforced::runs(chart.cluster.clone())).await
-}
-
-pub(crate) async fn external_kube_scheduler(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(external::places_a_share(chart.cluster.clone())).await
-}
-
-pub(crate) async fn renewed_certificates(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(cert_manager::renews(chart.cluster.clone())).await
-}
-
-pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {
-    Box::pin(registry::runs_share(chart.cluster.clone())).await
+    let survived = Box::pin(life(&world)).await;
+    world.reported(survived).await
 }

@@ -8,28 +8,26 @@ use std::sync::Arc;
 use aliquot_chart::image::LIMITER;
 use aliquot_chart::release::{success, version};
 use aliquot_chart::simulated_node::{archive_with, built, load};
-use aliquot_chart::{NAMESPACE, helm_4, top};
+use aliquot_chart::{NAMESPACE, helm_4};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::shown::output_of;
 use super::world::{PATIENCE, World};
-use super::{Before, GPU, applied, container_of, has_its_share};
+use super::{Before, GPU, applied, container_of, example_runs, has_its_share, pod};
 use crate::lifecycle::{OLDER, documented, older};
-use crate::run_on;
+use crate::{ChartCluster, run_on};
 
 /// The tag of the older image.
 const TAG: &str = "older";
 
-pub(super) async fn upgraded(cluster: Arc<Cluster>) -> Result<()> {
-    let world = Box::pin(World::on(cluster)).await?;
-    if let Err(error) = Box::pin(walk(&world)).await {
-        bail!("an older release: {error:#}\n{}", world.report().await);
-    }
-    Ok(())
+pub(crate) async fn upgraded(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = Box::pin(World::on(chart.cluster.clone())).await?;
+    let walked = Box::pin(walk(&world)).await;
+    world.reported(walked).await
 }
 
 async fn walk(world: &World) -> Result<()> {
@@ -44,10 +42,7 @@ async fn walk(world: &World) -> Result<()> {
     install.extend(values);
     helm(world, &install)?;
     rolled_out(world, OLDER).await?;
-    let example = top("examples/gpu-pod.yaml");
-    let apply = ["apply", "-f", &*example.to_string_lossy()];
-    world.cluster.kubectl(&apply).await?.success()?;
-    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
+    example_runs(world).await?;
     let running = container_of(world).await?;
     let loaded = library(world, "gpu-pod").await?;
     let runs_on = async |what: &str, allocated: &str| {
@@ -69,14 +64,7 @@ async fn walk(world: &World) -> Result<()> {
     runs_on("upgraded", "3000/162572").await?;
     world.kubelet_counts_replicas().await?;
     let limits = json!({GPU: 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30});
-    let later = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "later"},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
-            "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "100000"],
-            "resources": {"limits": limits},
-        }]},
-    });
-    applied(world, &later).await?;
+    applied(world, &pod("later", &limits)).await?;
     has_its_share(world, "later", "aliquot-scheduler").await?;
     let newer = library(world, "later").await?;
     ensure!(newer != loaded, "the next pod has the old library");

@@ -14,7 +14,8 @@ use aliquot_e2e::limits_program;
 use anyhow::{Context as _, Result, ensure};
 
 use super::world::{NODE, World};
-use super::{Before, removed};
+use super::{Before, kubectl, removed};
+use crate::ChartCluster;
 
 /// What the guide's reader puts in place of its words.
 const REPOSITORY: &str = "localhost/aliquot";
@@ -150,12 +151,10 @@ async fn import_compiler(cluster: &Cluster) -> Result<()> {
     cluster.import_image(COMPILER, "/bin/sh", &files).await
 }
 
-pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
-    let world = World::on(cluster).await?;
-    if let Err(error) = walk(&world).await {
-        anyhow::bail!("{}\n{error:#}", world.report().await);
-    }
-    Ok(())
+pub(crate) async fn runs(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = World::on(chart.cluster.clone()).await?;
+    let walked = walk(&world).await;
+    world.reported(walked).await
 }
 
 async fn walk(world: &World) -> Result<()> {
@@ -163,8 +162,7 @@ async fn walk(world: &World) -> Result<()> {
     open_machine(&world.cluster)?;
     let before = Before::of(world).await?;
     // The reader creates it.
-    let delete = ["delete", "namespace", NAMESPACE, "--wait"];
-    world.cluster.kubectl(&delete).await?.success()?;
+    kubectl(world, &format!("delete namespace {NAMESPACE} --wait")).await?;
     let reader = Reader::new(world, &world.cluster.kubeconfig())?;
     for line in commands("## On k3s")? {
         reader.sh(&line)?;

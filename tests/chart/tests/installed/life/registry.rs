@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 
 use super::world::{PATIENCE, World};
 use super::{Before, container_of, has_its_share, removed};
+use crate::ChartCluster;
 
 /// From the command that installs to a running pod with its share.
 const WITHIN: Duration = Duration::from_secs(90);
@@ -80,11 +81,11 @@ async fn published(folder: &Path, address: &str) -> Result<(String, String)> {
     Ok((digest, format!("{charts}/aliquot@{of_chart}")))
 }
 
-pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
-    let (address, registry) = registry(&cluster).await?;
-    let folder = cluster.state_dir().join("release");
+pub(crate) async fn runs_share(on: Arc<ChartCluster>) -> Result<()> {
+    let (address, registry) = registry(&on.cluster).await?;
+    let folder = on.cluster.state_dir().join("release");
     let (digest, chart) = published(&folder, &address).await?;
-    let world = World::released(cluster, chart, &address).await?;
+    let world = World::released(on.cluster.clone(), chart, &address).await?;
     let version = world.json(&["version"]).await?;
     let version = version["serverVersion"]["gitVersion"].as_str();
     let version = version.and_then(|text| text.split(['-', '+']).next());

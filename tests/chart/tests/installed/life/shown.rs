@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
+use super::kubectl;
 use super::world::{NODE, PATIENCE, World};
 
 /// An account that may only read the page.
@@ -102,7 +103,6 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
 
 /// A tenant explains the pods that the tenant may get, with the own token, and no others.
 async fn to_tenant(world: &World, waits: &str) -> Result<()> {
-    let cluster = &world.cluster;
     for command in [
         "create serviceaccount tenant -n default".to_owned(),
         "create role tenant -n default --verb=get --resource=pods".to_owned(),
@@ -112,10 +112,10 @@ async fn to_tenant(world: &World, waits: &str) -> Result<()> {
             "create rolebinding tenant -n {NAMESPACE} --role=aliquot-tenant --serviceaccount=default:tenant"
         ),
     ] {
-        let command: Vec<&str> = command.split(' ').collect();
-        cluster.kubectl(&command).await?.success()?;
+        kubectl(world, &command).await?;
     }
-    let kubeconfig = cluster.kubeconfig_for("default", "tenant", None).await?;
+    let kubeconfig = world.cluster.kubeconfig_for("default", "tenant", None);
+    let kubeconfig = kubeconfig.await?;
     let program = built()?.join("kubectl-aliquot");
     for (namespace, code, expected) in [
         ("default", 0, "CardInsufficientMemory"),
@@ -132,31 +132,21 @@ async fn to_tenant(world: &World, waits: &str) -> Result<()> {
         let is_expected = is_expected && output.status.code() == Some(code);
         ensure!(is_expected, "{namespace}: {output:?}");
     }
-    for namespace in ["default", NAMESPACE] {
-        let delete = ["delete", "rolebinding", "tenant", "-n", namespace];
-        cluster.kubectl(&delete).await?.success()?;
-    }
-    for kind in ["role", "serviceaccount"] {
-        let delete = ["delete", kind, "tenant", "-n", "default"];
-        cluster.kubectl(&delete).await?.success()?;
-    }
-    Ok(())
+    kubectl(world, &format!("delete rolebinding tenant -n {NAMESPACE}")).await?;
+    let rest = "delete serviceaccount/tenant role/tenant rolebinding/tenant -n default";
+    kubectl(world, rest).await.map(drop)
 }
 
 /// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more, is answered by the
 /// scheduler.
 async fn as_user(world: &World, waits: &str) -> Result<()> {
-    let kubectl = async |line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        world.cluster.kubectl(&words).await?.success().map(drop)
-    };
     for line in [
         "create serviceaccount user -n default",
         "create rolebinding user -n aliquot-system --role=aliquot-user --serviceaccount=default:user",
         "create role user -n default --verb=list --resource=pods",
         "create rolebinding user -n default --role=user --serviceaccount=default:user",
     ] {
-        kubectl(line).await?;
+        kubectl(world, line).await?;
     }
     let config = world.cluster.kubeconfig_for("default", "user", None);
     let config = config.await?;
@@ -175,8 +165,9 @@ async fn as_user(world: &World, waits: &str) -> Result<()> {
             output.text
         );
     }
-    kubectl("delete rolebinding user -n aliquot-system").await?;
-    kubectl("delete serviceaccount/user role/user rolebinding/user -n default").await
+    kubectl(world, "delete rolebinding user -n aliquot-system").await?;
+    let rest = "delete serviceaccount/user role/user rolebinding/user -n default";
+    kubectl(world, rest).await.map(drop)
 }
 
 /// In the agent's container, without a kubeconfig: by the pod's service account, in its namespace.
@@ -254,14 +245,14 @@ async fn doctor(world: &World) -> Result<()> {
     })
     .await?;
 
-    let scale = |replicas: &str| format!("scale deployment aliquot-webhook --replicas={replicas}");
-    scaled(world, &scale("1")).await?;
+    let scale = format!("-n {NAMESPACE} scale deployment aliquot-webhook --replicas=");
+    kubectl(world, &format!("{scale}1")).await?;
     let report = reports_single_replica(world).await;
-    scaled(world, &scale("2")).await?;
+    kubectl(world, &format!("{scale}2")).await?;
     world.parts_ready().await?;
     let report = report?;
 
-    let command = format!("kubectl -n {NAMESPACE} {}", scale("1"));
+    let command = format!("kubectl {scale}1");
     screen(
         "doctor.txt",
         &[
@@ -276,12 +267,6 @@ async fn doctor(world: &World) -> Result<()> {
     )
 }
 
-async fn scaled(world: &World, how: &str) -> Result<()> {
-    let mut all = vec!["-n", NAMESPACE];
-    all.extend(how.split(' '));
-    world.cluster.kubectl(&all).await?.success().map(drop)
-}
-
 /// In a real browser, through `kubectl proxy`, with only `get` on pods/proxy and a token of `aliquot-viewer`.
 async fn page(world: &World, waits: &str) -> Result<()> {
     let of = ["get", "lease", "aliquot-scheduler", "-n", NAMESPACE];
@@ -293,18 +278,12 @@ async fn page(world: &World, waits: &str) -> Result<()> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/https:{pod}:9395/proxy/page/");
 
     let state = format!("{path}state");
-    let get = |who: &str| {
-        [
-            "get".to_owned(),
-            "--raw".to_owned(),
-            state.clone(),
-            format!("--as={who}"),
-        ]
+    let get = async |who: &str| {
+        let asks = ["get", "--raw", &state, &format!("--as={who}")];
+        world.cluster.kubectl(&asks).await
     };
     for nobody in ["system:anonymous", VIEWER] {
-        let asks = get(nobody);
-        let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
-        let refused = world.cluster.kubectl(&asks).await?;
+        let refused = get(nobody).await?;
         ensure!(
             refused.code != Some(0)
                 && refused
@@ -318,12 +297,11 @@ async fn page(world: &World, waits: &str) -> Result<()> {
         "create rolebinding viewer -n {NAMESPACE} --role=viewer --serviceaccount=default:viewer"
     );
     for line in [role, binding] {
-        let words: Vec<&str> = line.split(' ').collect();
-        world.cluster.kubectl(&words).await?.success()?;
+        kubectl(world, &line).await?;
     }
 
     let address = world.cluster.part_address(9);
-    let kubectl = world.cluster.binaries().join("kubebox");
+    let program = world.cluster.binaries().join("kubebox");
     let config = format!("--kubeconfig={}", world.cluster.kubeconfig().display());
     let (port, who) = (
         format!("--port={}", address.port()),
@@ -332,7 +310,7 @@ async fn page(world: &World, waits: &str) -> Result<()> {
     let proxy = ["kubectl", "proxy", &config, &port, &who];
     let proxy = world
         .cluster
-        .start_part("kubectl-proxy", &kubectl, &proxy, &[])?;
+        .start_part("kubectl-proxy", &program, &proxy, &[])?;
     eventually(PATIENCE, "kubectl proxy to listen", || async {
         proxy.check()?;
         Ok(Some(
@@ -341,23 +319,15 @@ async fn page(world: &World, waits: &str) -> Result<()> {
     })
     .await?;
     // The right to the proxy is not enough: the page's data requires a token.
-    let asks = get(VIEWER);
-    let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
-    let refused = world.cluster.kubectl(&asks).await?;
+    let refused = get(VIEWER).await?;
     ensure!(refused.code != Some(0), "{refused:?}");
-    let create = ["create", "token", "aliquot-viewer", "-n", NAMESPACE];
-    let token = world.cluster.kubectl(&create).await?.success()?;
+    let token = format!("create token aliquot-viewer -n {NAMESPACE}");
+    let token = kubectl(world, &token).await?;
     let url = format!("http://{address}{path}#token={}", token.trim());
     let seen = seen(&url, waits).await;
     proxy.kill().await?;
-    let delete = [
-        "delete",
-        "role/viewer",
-        "rolebinding/viewer",
-        "-n",
-        NAMESPACE,
-    ];
-    world.cluster.kubectl(&delete).await?.success()?;
+    let rest = format!("delete role/viewer rolebinding/viewer -n {NAMESPACE}");
+    kubectl(world, &rest).await?;
     seen
 }
 

@@ -10,12 +10,13 @@ use aliquot_chart::{NAMESPACE, chart, helm, release, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::helm_on;
 
-pub(crate) const NODE: &str = "node-1";
+pub(crate) use aliquot_cluster::NODE;
+
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
 pub(crate) struct World {
@@ -125,7 +126,7 @@ impl World {
                 })
                 .await?;
             }
-            other => anyhow::bail!("{other:?}"),
+            other => bail!("{other:?}"),
         }
         Ok(())
     }
@@ -215,8 +216,15 @@ impl World {
         Ok(found)
     }
 
-    /// Diagnostics for a failure.
-    pub(crate) async fn report(&self) -> String {
+    /// A scenario's outcome; an error with what the cluster tells of its pods.
+    pub(crate) async fn reported(&self, outcome: Result<()>) -> Result<()> {
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("{error:#}\n{}", self.report().await),
+        }
+    }
+
+    async fn report(&self) -> String {
         let mut text = String::new();
         let selector = "app.kubernetes.io/part-of=aliquot";
         let logs = [

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, nvidia_spec};
+use aliquot_e2e::clients::{check, nvidia_spec};
 use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_gpusim::{STATE_FILE, place};
 use anyhow::{Result, ensure};
@@ -31,9 +31,7 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
         Ok(Some(()))
     })
     .await?;
-    let around = [REAL, "init", "alloc,4000"];
-    let evading = answers(stack, "walls", "early", &around).await?;
-    ensure!(evading[1..] == ["init: 0", "alloc,4000: 0"], "{evading:?}");
+    evades(stack, "early", "init: 0; alloc,4000: 0").await?;
 
     stack.terminate(Kind::Monitor).await?;
     stack.machine().set_driver("615.10")?;
@@ -55,11 +53,13 @@ async fn limited_from_the_start(stack: &Stack) -> Result<()> {
     spec["containerEdits"]["mounts"][1]["hostPath"] = json!(library);
     limited_with(stack, &spec).await?;
     pod(stack, "walls", "first", "3000").await?;
-    let evading = [REAL, "init", "alloc,3000", "alloc,2500"];
-    let around = answers(stack, "walls", "first", &evading).await?;
-    let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0"];
-    ensure!(around[1..] == expected, "{around:?}");
-    Ok(())
+    let stopped = "init: 0; alloc,3000: 2; alloc,2500: 0";
+    evades(stack, "first", stopped).await
+}
+
+/// Checks these answers of a program that sheds the library.
+async fn evades(stack: &Stack, pod: &str, script: &str) -> Result<()> {
+    check(stack, "walls", pod, &format!("{REAL}: 0; {script}")).await
 }
 
 /// A copy of NVML beside which the machine is named: hooks have no environment of the simulator's.
@@ -88,37 +88,19 @@ async fn check_limits(stack: &Stack) -> Result<()> {
     }
     // Within the limiter's own limit the driver's limit stops no allocation. First, as what an
     // evading program had stays charged until the next sample.
-    let within = answers(
-        stack,
-        "walls",
-        "tenant",
-        &["init", "alloc,2480", "alloc,20"],
-    )
-    .await?;
-    ensure!(
-        within == ["init: 0", "alloc,2480: 0", "alloc,20: 2"],
-        "{within:?}"
-    );
-    let evading = [REAL, "init", "alloc,3000", "alloc,2500", "alloc,100"];
-    let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0", "alloc,100: 2"];
-    let around = answers(stack, "walls", "tenant", &evading).await?;
-    ensure!(around[1..] == expected, "{around:?}");
+    let within = "init: 0; alloc,2480: 0; alloc,20: 2";
+    check(stack, "walls", "tenant", within).await?;
+    let stopped = "init: 0; alloc,3000: 2; alloc,2500: 0; alloc,100: 2";
+    evades(stack, "tenant", stopped).await?;
     // Two programs have one limit.
     let second = async {
         let used = (2000.0 + CONTEXT) * MIB;
         becomes(stack, "aliquot_share_memory_used_bytes", "tenant", used).await?;
-        let evading = [REAL, "init", "alloc,1000"];
-        answers(stack, "walls", "tenant", &evading).await
+        evades(stack, "tenant", "init: 0; alloc,1000: 2").await
     };
     let allocates = [REAL, "init", "alloc,2000"];
-    let beside_it = beside(stack, ("walls", "tenant"), &allocates, second).await?;
-    ensure!(
-        beside_it[1..] == ["init: 0", "alloc,1000: 2"],
-        "{beside_it:?}"
-    );
-    let free = answers(stack, "walls", "neighbour", &[REAL, "init", "alloc,5000"]).await?;
-    ensure!(free[1..] == ["init: 0", "alloc,5000: 0"], "{free:?}");
-    Ok(())
+    beside(stack, ("walls", "tenant"), &allocates, second).await?;
+    evades(stack, "neighbour", "init: 0; alloc,5000: 0").await
 }
 
 async fn by_driver(stack: &Stack, name: &str) -> Result<()> {

@@ -13,7 +13,6 @@ use crate::limits::limited_with;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
-/// One MiB.
 pub(crate) const MIB: f64 = 1_048_576.0;
 /// MiB that the simulated driver takes for a context.
 pub(crate) const CONTEXT: f64 = 416.0;

@@ -34,9 +34,7 @@ enum On {
     Any,
     /// Of these models.
     Models(&'static [&'static str]),
-    /// The first.
     First,
-    /// Any but the first.
     NotFirst,
     /// All pods on one.
     Same,

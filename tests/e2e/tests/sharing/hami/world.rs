@@ -42,9 +42,8 @@ pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     SimulatedMachine::create(&state, MACHINE)?;
     offer_driver(&stack)?;
     let agent = NodeOptions {
-        limited: true,
         profiles: Some(PROFILES.to_owned()),
-        ..NodeOptions::default()
+        ..NodeOptions::limited()
     };
     stack.start_device_plugin_unready(&agent).await?;
     stack.wait_ready(Kind::DevicePlugin).await?;

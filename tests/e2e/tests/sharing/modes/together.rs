@@ -44,6 +44,12 @@ type LayoutPod<'a> = (
     &'a [(&'a str, Option<&'a str>)],
 );
 
+/// What a pod has without limits and without MPS.
+const UNLIMITED: &[(&str, Option<&str>)] = &[
+    ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
+    ("CUDA_MPS_PIPE_DIRECTORY", None),
+];
+
 const PODS: &[LayoutPod<'_>] = &[
     (
         "shares",
@@ -56,26 +62,8 @@ const PODS: &[LayoutPod<'_>] = &[
             ("CUDA_MPS_PIPE_DIRECTORY", None),
         ],
     ),
-    (
-        "whole",
-        "exclusive",
-        &[("gpu", "1")],
-        (1, ""),
-        &[
-            ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
-            ("CUDA_MPS_PIPE_DIRECTORY", None),
-        ],
-    ),
-    (
-        "turns",
-        "timeslice",
-        &[("gpu", "1")],
-        (2, ""),
-        &[
-            ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
-            ("CUDA_MPS_PIPE_DIRECTORY", None),
-        ],
-    ),
+    ("whole", "exclusive", &[("gpu", "1")], (1, ""), UNLIMITED),
+    ("turns", "timeslice", &[("gpu", "1")], (2, ""), UNLIMITED),
     (
         "client",
         "mps",

@@ -12,7 +12,7 @@ use super::world::{PATIENCE, PROFILES, USUAL, label, wait_condition, wait_offere
 
 pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("ten")).await?;
-    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "20")]).await?;
     label(&stack, Some("tenn")).await?;
     let found = wait_condition(&stack, "ProfileUnknown", "\"tenn\" is not a profile").await?;
     let stays = "the last valid profile stays in effect: ten";
@@ -20,7 +20,7 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
         found.starts_with("False ") && found.contains(stays),
         "{found}"
     );
-    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "20")]).await?;
     eventually(PATIENCE, "the metric to report it", || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
         let sample = "aliquot_device_plugin_profile_error 1";
@@ -46,10 +46,10 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
 
 pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "30")]).await?;
     stack.write_profiles(&PROFILES.replace("replicas: 15", "replicas: 12"))?;
-    let outcome = wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await;
+    let outcome = wait_offered(&stack, &[(USUAL, "24")]).await;
     stack.write_profiles(PROFILES)?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "30")]).await?;
     outcome.map(drop)
 }

@@ -8,7 +8,7 @@ use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 
 use super::world::{
-    PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
+    LEFT, PROFILES, RIGHT, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
 };
 use super::{options, restart};
 
@@ -32,8 +32,6 @@ const STARTING: [&str; 6] = [
     "SpecWritten",
     "StartServed",
 ];
-const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
-const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
 
 fn chaos() -> NodeOptions {
     NodeOptions {
@@ -57,7 +55,6 @@ async fn with_fail_points(
     outcome
 }
 
-/// Each GPU has its old mode or its new one.
 async fn old_or_new(stack: &Stack, point: &str) -> Result<()> {
     let found = modes(stack).await?;
     let known = |(n, (mode, _)): (usize, &(Mode, bool))| *mode == LEFT[n] || *mode == RIGHT[n];
@@ -79,7 +76,7 @@ pub(crate) async fn switching(stack: Arc<Stack>) -> Result<()> {
             restart(stack, &chaos()).await?;
             old_or_new(stack, point).await?;
             wait_modes(stack, &RIGHT).await.context(point)?;
-            wait_offered(stack, &[(USUAL, "24")], PATIENCE).await?;
+            wait_offered(stack, &[(USUAL, "24")]).await?;
         }
         Ok(())
     })

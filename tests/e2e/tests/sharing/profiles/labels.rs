@@ -35,7 +35,7 @@ pub(crate) fn restarts(pod: &Pod) -> i32 {
 /// Profiles of other numbers, the default one first and last.
 pub(crate) async fn followed(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "30")]).await?;
     wait_condition(&stack, "Applied", "profile shared, the default").await?;
     let moves = [
         (Some("ten"), "20"),
@@ -50,7 +50,7 @@ pub(crate) async fn followed(stack: Arc<Stack>) -> Result<()> {
         let mut slow = Vec::new();
         for (profile, replicas) in moves {
             label(&stack, profile).await?;
-            let took = wait_offered(&stack, &[(USUAL, replicas)], PATIENCE).await?;
+            let took = wait_offered(&stack, &[(USUAL, replicas)]).await?;
             let what = format!("label {profile:?} until allocatable {replicas}");
             report(&what, took);
             if took >= PROMISED {
@@ -67,7 +67,7 @@ pub(crate) async fn followed(stack: Arc<Stack>) -> Result<()> {
 
 pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("shared")).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "30")]).await?;
     let (space, name) = ("ts-4", "stays");
     stack.cluster.namespace(space).await?;
     stack
@@ -78,7 +78,7 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     let used = device(&pod)?;
     // Other numbers: at once, with the pod on it.
     label(&stack, Some("ten")).await?;
-    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "20")]).await?;
     // Another mode: its GPU waits, the other one does not.
     label(&stack, Some("plain")).await?;
     wait_condition(
@@ -104,7 +104,7 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     ensure!(restarts(&pod) == 0, "{:?}", pod.status);
     stack.cluster.delete_pod(space, name).await?;
     wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "2")]).await?;
     stack.ledger_agrees().await?;
     label(&stack, None).await
 }
@@ -113,7 +113,7 @@ pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
     let space = "ts-8";
     stack.cluster.namespace(space).await?;
     label(&stack, Some("two-names")).await?;
-    wait_offered(&stack, &[(USUAL, "1"), (RENAMED, "10")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "1"), (RENAMED, "10")]).await?;
     let gpus = stack.inventory().await?.gpus;
     let (sliced, whole) = (gpus[0].uuid.to_string(), gpus[1].uuid.to_string());
     let run = async |name: &str, limits: &[(&str, &str)]| {
@@ -127,7 +127,7 @@ pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.delete_pod(space, name).await?;
     }
     label(&stack, Some("one-name")).await?;
-    wait_offered(&stack, &[(USUAL, "11")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "11")]).await?;
     // The key of the name that is gone goes too; the kubelet alone would leave it at 0.
     eventually(PATIENCE, "the key to go", || async {
         let status = node(&stack).await?.status.unwrap_or_default();

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
-use aliquot_core::inventory::Mode;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::{pod, simple, with_command};
 use aliquot_e2e::stack::Stack;
@@ -16,14 +15,12 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
 use super::labels::{device, restarts};
-use super::world::{PATIENCE, USUAL, label, wait_modes, wait_offered};
+use super::world::{LEFT, PATIENCE, RIGHT, USUAL, label, wait_modes, wait_offered};
 
 const SPACE: &str = "moved";
 const MOVES: usize = 100;
 /// Pods of the load at one time.
 const AT_ONCE: usize = 3;
-const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
-const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
 
 /// How the pods of the load ended.
 type Ends = BTreeMap<String, u32>;
@@ -33,7 +30,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(SPACE).await?;
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &LEFT).await?;
-    wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "24")]).await?;
     // They stay on the third GPU, which is the fullest for them, through all moves.
     let gpus = stack.inventory().await?.gpus;
     let neighbour = gpus[2].uuid.to_string();
@@ -87,7 +84,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     }
     let ledger = stack.ledger_agrees().await?;
     ensure!(ledger.pods.len() == 2, "{ledger:?}");
-    wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await?;
+    wait_offered(&stack, &[(USUAL, "24")]).await?;
     for name in ["stays-1", "stays-2"] {
         stack.cluster.delete_pod(SPACE, name).await?;
     }

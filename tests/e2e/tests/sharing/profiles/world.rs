@@ -62,6 +62,10 @@ profiles:
     rest: vgpu
 ";
 
+/// The modes of the GPUs in `left` and in `right`.
+pub(crate) const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
+pub(crate) const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
+
 /// Labels the node, or takes the label away.
 pub(crate) async fn label(stack: &Stack, profile: Option<&str>) -> Result<()> {
     let patch = json!({"metadata": {"labels": {"aliquot.dev/profile": profile}}});
@@ -85,17 +89,13 @@ pub(crate) async fn offered(stack: &Stack) -> Result<BTreeMap<String, String>> {
 }
 
 /// Waits until exactly this is offered; a name at 0 counts as gone. How long it took.
-pub(crate) async fn wait_offered(
-    stack: &Stack,
-    expected: &[(&str, &str)],
-    within: Duration,
-) -> Result<Duration> {
+pub(crate) async fn wait_offered(stack: &Stack, expected: &[(&str, &str)]) -> Result<Duration> {
     let began = Instant::now();
     let target: BTreeMap<String, String> = expected
         .iter()
         .map(|&(name, amount)| (name.to_owned(), amount.to_owned()))
         .collect();
-    eventually(within, &format!("{expected:?} to be offered"), || async {
+    eventually(PATIENCE, &format!("{expected:?} to be offered"), || async {
         let mut found = offered(stack).await?;
         found.retain(|_, amount| amount != "0");
         until!(found == target, "{found:?}");
