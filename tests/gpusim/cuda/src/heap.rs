@@ -27,15 +27,11 @@ pub(crate) enum Kind {
     /// Host memory of the driver's.
     Host,
     /// Part of a pool.
-    Pool {
-        pool: Handle,
-    },
+    Pool { pool: Handle },
     /// A mapping of physical memory, of `vmm`.
     Mapped,
     /// Memory of a graph's allocation node.
-    Graph {
-        gpu_index: usize,
-    },
+    Graph { gpu_index: usize },
     /// Memory of another process.
     Foreign,
     /// Memory of another process's pool.
