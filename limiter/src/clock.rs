@@ -1,6 +1,11 @@
 //! The time, and bounded waits for it or for a word of the limits page, whichever comes first.
 
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
+
+use crate::early::CLOCK_GETTIME;
+
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
 /// Nanoseconds of the monotonic clock, the same in all processes of a container.
 pub(crate) fn now() -> u64 {
@@ -16,15 +21,22 @@ fn read(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let place = (&raw mut time).expose_provenance();
-    let clock = usize::try_from(clock).unwrap_or(0);
-    // SAFETY: a known clock, and a place for its time.
-    unsafe { kernel(libc::SYS_clock_gettime, [clock, place, 0, 0]) };
+    let libc = CLOCK_GETTIME.find();
+    if libc.is_null() {
+        let place = (&raw mut time).expose_provenance();
+        let clock = usize::try_from(clock).unwrap_or(0);
+        // SAFETY: a known clock, and a place for its time.
+        unsafe { kernel(libc::SYS_clock_gettime, [clock, place, 0, 0]) };
+    } else {
+        // Ten times as fast, because it does not enter the kernel.
+        // SAFETY: libc's function of this type; as above.
+        unsafe { core::mem::transmute::<*mut c_void, ClockGettime>(libc)(clock, &raw mut time) };
+    }
     let part = |part: libc::c_long| u64::try_from(part).unwrap_or(0);
     part(time.tv_sec) * SECOND + part(time.tv_nsec)
 }
 
-/// Calls the kernel itself: libc's functions are others' in a program with a faked clock.
+/// Calls the kernel itself: what libc's names find is others' in a program with a faked clock.
 ///
 /// # Safety
 /// As for the kernel's call of that number.

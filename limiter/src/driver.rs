@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::early::libc_dlsym;
+use crate::early::DLSYM;
 use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
 
 pub(crate) mod call;
@@ -146,7 +146,7 @@ pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    let address = libc_dlsym();
+    let address = DLSYM.find();
     if address.is_null() || handle.is_null() {
         return null_mut();
     }

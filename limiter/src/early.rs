@@ -1,8 +1,8 @@
 //! What our `dlsym` does for every program of the container, before it knows that a name is the
 //! driver's. A sanitizer or a library that wraps functions of libc calls `dlsym` before it can be
 //! called itself, and its `dlopen`, `strlen` or `memcmp` stands before libc's. So nothing here calls
-//! another library: libc's `dlsym` comes from the loader's lists, and strings are compared by
-//! volatile reads, because the compiler puts a call of libc in the place of other loops.
+//! another library: libc's `dlsym` comes from the loader's lists, as its clock does, and strings are
+//! compared by volatile reads, because the compiler puts a call of libc in the place of other loops.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -40,7 +40,7 @@ struct Entry {
 #[repr(C)]
 struct Symbol {
     name: u32,
-    _kind: u8,
+    kind: u8,
     _visibility: u8,
     _section: u16,
     value: usize,
@@ -52,16 +52,8 @@ const DT_SYMTAB: usize = 6;
 const DT_SONAME: usize = 14;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 
-/// The hash of [`DLSYM`] in a table of symbols.
-const DLSYM_HASH: u32 = {
-    let (mut hash, mut at) = (5381_u32, 0);
-    while DLSYM[at] != 0 {
-        hash = hash.wrapping_mul(33).wrapping_add(DLSYM[at] as u32);
-        at += 1;
-    }
-    hash
-};
-const DLSYM: &[u8] = b"dlsym\0";
+/// The kind of a symbol that is a function, in its lower half. Others are called to find one.
+const FUNCTION: u8 = 2;
 
 unsafe extern "C" {
     /// The loader's.
@@ -70,19 +62,49 @@ unsafe extern "C" {
     static _DYNAMIC: Entry;
 }
 
-/// libc's own `dlsym`, whatever we export; null until it is looked up.
-pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// A function of libc, whatever we or other libraries export under its name.
+#[repr(C)]
+pub(crate) struct LibcFunction {
+    /// Null until it is looked up. The first field, because machine code jumps to it.
+    address: AtomicPtr<c_void>,
+    /// With a zero at the end.
+    name: &'static [u8],
+    /// Of the name in a table of symbols.
+    hash: u32,
+}
 
-pub(crate) fn libc_dlsym() -> *mut c_void {
-    let known = LIBC_DLSYM.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
+/// libc's own `dlsym`.
+pub(crate) static DLSYM: LibcFunction = LibcFunction::new(b"dlsym\0");
+/// libc's own clock: in a program with a faked clock, another one stands before it.
+pub(crate) static CLOCK_GETTIME: LibcFunction = LibcFunction::new(b"clock_gettime\0");
+
+impl LibcFunction {
+    const fn new(name: &'static [u8]) -> Self {
+        let (mut hash, mut at) = (5381_u32, 0);
+        while name[at] != 0 {
+            hash = hash.wrapping_mul(33).wrapping_add(name[at] as u32);
+            at += 1;
+        }
+        Self {
+            address: AtomicPtr::new(null_mut()),
+            name,
+            hash,
+        }
     }
-    // SAFETY: the loader's lists are complete before anyone calls us, and what is loaded at a
-    // program's start, as libc and we, stays there.
-    let found = unsafe { find_dlsym(own_objects()) };
-    LIBC_DLSYM.store(found, Ordering::Release);
-    found
+
+    /// Null where libc lacks it.
+    #[inline]
+    pub(crate) fn find(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the loader's lists are complete before anyone calls us, and what is loaded at a
+        // program's start, as libc and we, stays there.
+        let found = unsafe { find(own_objects(), self) };
+        self.address.store(found, Ordering::Release);
+        found
+    }
 }
 
 /// Whether a name may be the driver's: `cu` or `nvml`, and a capital letter.
@@ -121,15 +143,15 @@ unsafe fn own_objects() -> *const Object {
     }
 }
 
-/// libc's `dlsym` among these objects; null if it is not there.
-unsafe fn find_dlsym(mut object: *const Object) -> *mut c_void {
+/// A function of libc among these objects; null if it is not there.
+unsafe fn find(mut object: *const Object, function: &LibcFunction) -> *mut c_void {
     // SAFETY: loaded objects, whose tables are those of ELF.
     unsafe {
         while !object.is_null() {
             // Before glibc 2.34, dlsym is in libdl.
             let name = table::<u8>(object, DT_STRTAB).add(entry(object, DT_SONAME));
             if starts_with(name, b"libc.so.6\0") || starts_with(name, b"libdl.so.2\0") {
-                let found = dlsym_in(object);
+                let found = function_in(object, function);
                 if !found.is_null() {
                     return found;
                 }
@@ -140,8 +162,8 @@ unsafe fn find_dlsym(mut object: *const Object) -> *mut c_void {
     null_mut()
 }
 
-/// `dlsym` of one object, by its hash table: four numbers, a filter of words, buckets, chains.
-unsafe fn dlsym_in(object: *const Object) -> *mut c_void {
+/// A function of one object, by its hash table: four numbers, a filter of words, buckets, chains.
+unsafe fn function_in(object: *const Object, function: &LibcFunction) -> *mut c_void {
     // SAFETY: a library of the C library's, which has these tables.
     unsafe {
         let hashes = table::<u32>(object, DT_GNU_HASH);
@@ -151,7 +173,7 @@ unsafe fn dlsym_in(object: *const Object) -> *mut c_void {
         let (buckets, first) = (*hashes as usize, *hashes.add(1) as usize);
         let filter = *hashes.add(2) as usize * (size_of::<usize>() / size_of::<u32>());
         let start = hashes.add(4 + filter);
-        let Some(bucket) = (DLSYM_HASH as usize).checked_rem(buckets) else {
+        let Some(bucket) = (function.hash as usize).checked_rem(buckets) else {
             return null_mut();
         };
         let mut index = *start.add(bucket) as usize;
@@ -159,7 +181,8 @@ unsafe fn dlsym_in(object: *const Object) -> *mut c_void {
             let hash = *start.add(buckets + index - first);
             let symbol = table::<Symbol>(object, DT_SYMTAB).add(index);
             let name = table::<u8>(object, DT_STRTAB).add((*symbol).name as usize);
-            if hash | 1 == DLSYM_HASH | 1 && starts_with(name, DLSYM) {
+            let is_named = hash | 1 == function.hash | 1 && starts_with(name, function.name);
+            if is_named && (*symbol).kind & 15 == FUNCTION {
                 let address = (*object).base.wrapping_add((*symbol).value);
                 return core::ptr::with_exposed_provenance_mut(address);
             }

@@ -108,7 +108,7 @@ const NOTHING: *mut c_void = without_provenance_mut(1);
 
 /// The answer of our `dlsym`; null: libc is to answer. `caller` is where it returns to.
 extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_void) -> *mut c_void {
-    early::libc_dlsym();
+    early::DLSYM.find();
     // SAFETY: the caller of dlsym passes a C string.
     if name.is_null() || !unsafe { early::may_be_of_driver(name) } {
         return null_mut();
@@ -176,7 +176,7 @@ mod export {
             "2:",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::early::LIBC_DLSYM,
+            libc = sym crate::early::DLSYM,
         )
     }
 }
@@ -206,7 +206,7 @@ mod export {
             "csel x0, xzr, x9, eq",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::early::LIBC_DLSYM,
+            libc = sym crate::early::DLSYM,
         )
     }
 }
