@@ -328,7 +328,7 @@ struct ShapeVerdicts {
     verdicts: Vec<Option<(u64, NodeVerdict)>>,
     /// By the kind of a node, if the pods name no device, and what they see of its CPU and memory:
     /// most nodes of a cluster are like others.
-    kinds: HashMap<(u64, HostView), NodeVerdict>,
+    kinds: hashbrown::HashMap<(u64, HostView), NodeVerdict>,
     refusal: Arc<Refusal>,
 }
 
@@ -419,7 +419,8 @@ impl Verdicts<'_> {
             let kind = self.cluster.kind(slot).filter(|_| self.by_kind);
             let key = kind.zip(node).map(|(kind, node)| {
                 let typical = &self.policies.typical;
-                let host = sees_host.then(|| HostView::new(typical, node, self.demand.host));
+                let free = self.cluster.free(slot);
+                let host = sees_host.then(|| HostView::new(typical, node, free, self.demand.host));
                 (kind, host.unwrap_or_default())
             });
             if let Some(known) = key.and_then(|key| kinds.get(&key)) {

@@ -87,18 +87,24 @@ pub(crate) struct HostView {
 }
 
 impl HostView {
-    /// The view of a node from whose CPU and memory a pod is about to take `taken`.
-    pub(crate) fn new(typical: &Typical, node: &NodeState, taken: HostResources) -> Self {
-        let free = node.host.free();
+    /// The view of a node from whose `free` CPU and memory a pod is about to take `taken`.
+    pub(crate) fn new(
+        typical: &Typical,
+        node: &NodeState,
+        free: HostResources,
+        taken: HostResources,
+    ) -> Self {
         let both = [free, free.less(taken)];
-        let all = i64::try_from(node.devices.len() * 1000).unwrap_or(i64::MAX);
-        let reach = |free: HostResources| match typical.gpus_served_by(free.cpu) {
-            _ if !typical.has_scarce_models() => 0,
-            Some(served) => signed(served).min(all),
-            None => all,
+        let reach = |free: HostResources| {
+            if !typical.has_scarce_models() {
+                return 0;
+            }
+            let all = i64::try_from(node.devices.len() * 1000).unwrap_or(i64::MAX);
+            let served = typical.gpus_served_by(free.cpu);
+            served.map_or(all, |served| signed(served).min(all))
         };
         Self {
-            hosted: both.map(|free| hosted(typical, free)),
+            hosted: both.map(|free| typical.hosted(free)),
             reach: both.map(reach),
         }
     }
@@ -132,7 +138,7 @@ impl<'a> View<'a> {
             requests: Vec::with_capacity(typical.pods().len()),
             sides: (1, 0),
             served: vec![(0, 0); typical.pods().len()],
-            host: HostView::new(typical, node, taken),
+            host: HostView::new(typical, node, node.host.free(), taken),
             idle: 0,
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
@@ -281,14 +287,6 @@ impl<'a> View<'a> {
         let mean = (idle * 1000).checked_div(u64::try_from(open).unwrap_or(0));
         1_000_000 - mean.unwrap_or(0).min(1_000_000)
     }
-}
-
-/// The typical pods that ask for devices and for no more CPU and memory than this.
-fn hosted(typical: &Typical, free: HostResources) -> u64 {
-    let pods = typical.pods().iter().enumerate();
-    pods.fold(0, |bits, (at, pod)| {
-        bits | u64::from(pod.count > 0 && free.covers(pod.host)) << at
-    })
 }
 
 /// The price of each device's model, device by device; empty if no model is scarce.

@@ -6,7 +6,7 @@
 //! with the cluster. It also counts which models pods accept ([`crate::scarcity`]).
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::request::Memory;
 use crate::scarcity::ModelBalance;
@@ -139,6 +139,10 @@ impl Census {
         };
         Typical {
             cpu_per_gpu: cpu_per_gpu(&pods),
+            hosted: [
+                steps(&pods, |host| host.cpu.0),
+                steps(&pods, |host| host.memory.0),
+            ],
             pods,
             weight,
             prices,
@@ -158,6 +162,20 @@ fn cpu_per_gpu(pods: &[TypicalPod]) -> MilliCpu {
         )
     });
     MilliCpu((cpu * 100).checked_div(cores).unwrap_or(0))
+}
+
+/// For each amount that a pod with devices asks for, ascending: those that ask for no more, one bit each.
+fn steps(pods: &[TypicalPod], of: fn(HostResources) -> u64) -> Vec<(u64, u64)> {
+    let mut steps = BTreeMap::new();
+    for (at, pod) in pods.iter().enumerate().filter(|(_, pod)| pod.count > 0) {
+        *steps.entry(of(pod.host)).or_insert(0) |= 1_u64 << at;
+    }
+    let mut bits = 0;
+    for served in steps.values_mut() {
+        bits |= *served;
+        *served = bits;
+    }
+    steps.into_iter().collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +207,8 @@ pub struct Typical {
     pods: Vec<TypicalPod>,
     weight: u64,
     cpu_per_gpu: MilliCpu,
+    /// What [`steps`] says of CPU and of memory.
+    hosted: [Vec<(u64, u64)>; 2],
     /// Of each scarce model.
     prices: Vec<(String, u64)>,
 }
@@ -244,6 +264,16 @@ impl Typical {
     /// `None` if they ask for no CPU.
     pub fn gpus_served_by(&self, cpu: MilliCpu) -> Option<u64> {
         cpu.0.saturating_mul(1000).checked_div(self.cpu_per_gpu.0)
+    }
+
+    /// The pods that ask for devices and for no more CPU and memory than this, one bit each.
+    pub(crate) fn hosted(&self, free: HostResources) -> u64 {
+        let within = |steps: &[(u64, u64)], free: u64| {
+            let above = steps.partition_point(|(asked, _)| *asked <= free);
+            above.checked_sub(1).map_or(0, |last| steps[last].1)
+        };
+        let [cpu, memory] = &self.hosted;
+        within(cpu, free.cpu.0) & within(memory, free.memory.0)
     }
 
     pub fn weight(&self) -> u64 {
