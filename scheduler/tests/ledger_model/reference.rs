@@ -388,7 +388,12 @@ impl Reference {
         for (pod, uuid, memory, cores) in orphaned.into_iter().flatten() {
             // What is assumed for the pod itself is taken away, but not what is orphaned.
             let is_left = Some(pod) == without && !self.has(pod);
-            if uuid == gpu && (is_left || !self.on(name).any(|(uid, _)| uid == pod)) {
+            // What anybody may have written hides nothing.
+            let counts = |entry: &ModelEntry| entry.asks || entry.gpus.is_some();
+            let has_entry = self
+                .on(name)
+                .any(|(uid, entry)| uid == pod && counts(entry));
+            if uuid == gpu && (is_left || !has_entry) {
                 used.push((pod, DeviceUse::new(Mib(*memory), Percent(*cores))));
             }
         }
