@@ -107,8 +107,11 @@ fn file(path: &Path, label: &str) -> Result<usize, FileError> {
     if label_of(path).as_deref() == Some(label) {
         return Ok(0);
     }
-    set(path, label)?;
-    Ok(1)
+    match set(path, label) {
+        // Its owner has removed it meanwhile.
+        Err(_) if path.symlink_metadata().is_err() => Ok(0),
+        done => done.map(|()| 1),
+    }
 }
 
 /// Whether this is the memory of an MPS daemon and its clients. What clients create there inherits
@@ -196,5 +199,12 @@ mod tests {
         relabel(&fixed, &[dir.path()]).expect("labelled");
         assert_eq!(label_of(&socket).as_deref(), Some(own));
         assert_ne!(label_of(&inner).as_deref(), Some(own));
+    }
+
+    #[test]
+    fn file_that_is_gone_does_not_end_the_labelling_of_others() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let gone = file(&dir.path().join("gone"), CONTAINER_FILE);
+        assert_eq!(gone.expect("passed over"), 0);
     }
 }

@@ -166,6 +166,15 @@ mod tests {
         assert_eq!(access, Access::Unauthenticated, "no rights are asked for");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn review_without_an_answer_ends() {
+        let (service, _silent) = mock::pair::<Request<Body>, Response<Body>>();
+        let review = reviewer(Client::new(service, "default"));
+        let reviewed = review("secret".to_owned(), "/metrics".to_owned()).await;
+        let why = reviewed.unwrap_err();
+        assert_eq!(why, "cannot review the token: deadline has elapsed");
+    }
+
     #[tokio::test]
     async fn explains_a_pod_to_whoever_may_get_it() {
         for allowed in [true, false] {

@@ -225,3 +225,17 @@ unsafe fn starts_with(text: *const u8, bytes: &[u8]) -> bool {
     }
     at == bytes.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_libcs_own_functions() {
+        let dlsym = libc::dlsym as *const c_void;
+        assert_eq!(DLSYM.find().cast_const(), dlsym);
+        // Without it, each read of the clock enters the kernel.
+        let clock = libc::clock_gettime as *const c_void;
+        assert_eq!(CLOCK_GETTIME.find().cast_const(), clock);
+    }
+}

@@ -118,6 +118,26 @@ prop_compose! {
     }
 }
 
+#[test]
+fn hosts_pods_whose_cpu_and_memory_are_both_free() {
+    let mut census = Census::default();
+    for (cpu, memory, gpus) in [(1, 3, 1), (3, 1, 1), (3, 3, 2), (1, 1, 0)] {
+        census.add(shape(cpu, gpus, 50, 0), Mib(memory));
+    }
+    let typical = census.typical();
+    for (cpu, memory) in (0..5).flat_map(|cpu| (0..5).map(move |memory| (cpu, memory))) {
+        let free = HostResources {
+            cpu: MilliCpu(cpu),
+            memory: Mib(memory),
+        };
+        let pods = typical.pods().iter().enumerate();
+        let expected = pods.fold(0, |bits, (at, pod)| {
+            bits | u64::from(pod.count > 0 && free.covers(pod.host)) << at
+        });
+        assert_eq!(typical.hosted(free), expected, "{free:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn gradient_matches_the_definition_of_fragmentation(

@@ -57,9 +57,9 @@ pub async fn run(
 
 /// The events about containers that see another instance now.
 fn check(known: &NodeAllocations) -> std::io::Result<Vec<EventNote>> {
-    let mut shares: Vec<Arc<AcceptedAllocation>> = known.store.lock().shared().cloned().collect();
-    shares.retain(|share| has_instance(share));
-    let pods = shares.iter().map(|share| share.pod.clone()).collect();
+    let shares: Vec<Arc<AcceptedAllocation>> = known.store.lock().shared().cloned().collect();
+    let with_instance = shares.iter().filter(|share| has_instance(share));
+    let pods = with_instance.map(|share| share.pod.clone()).collect();
     let found = processes::variable_at_start(Path::new("/proc"), &pods, VISIBLE)?;
     Ok(wrong_instances(&known.published.get(), &shares, &found))
 }
@@ -77,7 +77,7 @@ fn wrong_instances(
     found: &BTreeMap<PodUid, BTreeSet<String>>,
 ) -> Vec<EventNote> {
     let mut notes = Vec::new();
-    for share in shares {
+    for share in shares.iter().filter(|share| has_instance(share)) {
         let lists = share
             .allocation
             .all()

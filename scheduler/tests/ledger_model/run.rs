@@ -40,6 +40,8 @@ pub(crate) struct Run {
     resizes: Vec<PendingResize>,
     /// Plans whose write is not answered.
     plans: Vec<(PodUid, PreemptionRecord)>,
+    /// How many plans there were.
+    pub(crate) planned: u64,
     /// This replica may send.
     leads: bool,
     /// Bindings and resizes of killed processes, which may still arrive.
@@ -63,6 +65,7 @@ impl Run {
             bindings: Vec::new(),
             resizes: Vec::new(),
             plans: Vec::new(),
+            planned: 0,
             leads: false,
             orphans: Vec::new(),
             orphaned_resizes: Vec::new(),
@@ -337,6 +340,7 @@ impl Run {
         let others: Vec<_> = all.cloned().map(Arc::new).collect();
         if let Some(plan) = self.system.plan(&uid, &others) {
             self.plans.push((uid, plan));
+            self.planned += 1;
         }
     }
 

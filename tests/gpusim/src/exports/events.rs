@@ -25,7 +25,7 @@ const SUPPORTED: c_ulonglong = 0x1 | 0x2 | 0x4 | XID | 0x10;
 
 struct Sets {
     made: usize,
-    /// Of each registered GPU the sequence of the first XID not yet reported.
+    /// Of each GPU that is registered for XIDs the sequence of the first one not yet reported.
     open: BTreeMap<usize, BTreeMap<usize, u64>>,
 }
 
@@ -68,7 +68,9 @@ calls! {
         let next = library::machine()?.next_xid;
         let mut sets = SETS.lock();
         let registrations = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
-        registrations.entry(index).or_insert(next);
+        if types & XID != 0 {
+            registrations.entry(index).or_insert(next);
+        }
         Ok(())
     }
 
