@@ -28,7 +28,7 @@ fn read(clock: libc::clockid_t) -> u64 {
         // SAFETY: a known clock, and a place for its time.
         unsafe { kernel(libc::SYS_clock_gettime, [clock, place, 0, 0]) };
     } else {
-        // Ten times as fast, because it does not enter the kernel.
+        // It does not enter the kernel.
         // SAFETY: libc's function of this type; as above.
         unsafe { core::mem::transmute::<*mut c_void, ClockGettime>(libc)(clock, &raw mut time) };
     }
