@@ -238,8 +238,10 @@ impl Device {
             .filter(|(one, _)| one.active && one.share.is_some())
             .map(|(_, allowed)| *allowed)
             .sum();
-        let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
-        let left = full_device(wanted, used);
+        let rates = || members.iter().map(|i| &tenants[*i].rate);
+        let used: Ppm = rates().map(RateCorrection::used).sum();
+        let most: Ppm = rates().map(RateCorrection::most_used).sum();
+        let left = full_device(wanted, used, most);
         let activities = members.iter().map(|i| &tenants[*i].activity);
         let running: u64 = activities.map(Activity::running).sum();
         for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
@@ -269,9 +271,10 @@ impl Device {
 }
 
 /// The part of each allowance that is left on a device where limited tenants may use `wanted` together
-/// and `used` is measured of them: all bear alike what a full device loses by switching.
-fn full_device(wanted: Ppm, used: Ppm) -> Ppm {
-    let left = used + 2 * PERCENT;
+/// and `used` is measured of them, which may be `most`: all bear alike what a full device loses by
+/// switching.
+fn full_device(wanted: Ppm, used: Ppm, most: Ppm) -> Ppm {
+    let left = most + 2 * PERCENT;
     if used < FULL || left >= wanted {
         return FULL_DEVICE;
     }

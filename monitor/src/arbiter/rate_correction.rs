@@ -97,6 +97,12 @@ impl RateCorrection {
         self.used
     }
 
+    /// The most that this may be: the driver rounds down for each process.
+    pub fn most_used(&self) -> Ppm {
+        // Those that are idle are not rounded.
+        self.used + (PERCENT * self.processes).min(self.used)
+    }
+
     /// The rate correction for the limits page, by which a share becomes this limit.
     pub fn factor(&self, limit: Ppm, share: Ppm) -> u32 {
         let correction = self.correction.unwrap_or(FULL_DEVICE);
