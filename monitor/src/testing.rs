@@ -49,7 +49,6 @@ pub(crate) fn container(
         pod_name: format!("pod-{pod}"),
         name: container.to_owned(),
         devices: devices.iter().map(|uuid| device(uuid)).collect(),
-        priority: 1,
         effective: EffectiveLimits {
             oom_killer: true,
             ..EffectiveLimits::default()
