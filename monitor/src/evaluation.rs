@@ -99,8 +99,8 @@ pub struct Evaluation {
     /// Unmanaged processes that were there in the sample before too.
     pub unmanaged: Vec<UnmanagedProcess>,
     pub unknown: u64,
-    /// Counters files that their tenants corrupted: index of the container, what is wrong.
-    pub corrupt_counters: Vec<(usize, String)>,
+    /// What is wrong with counters files that their tenants corrupted, by index of the container.
+    pub corrupt_counters: BTreeMap<usize, String>,
     pub actions: Vec<Action>,
 }
 
@@ -213,7 +213,7 @@ impl Evaluator {
             if let Some(Some(Err(error))) = sample.counters.get(at)
                 && error.is_caused_by_tenant()
             {
-                evaluation.corrupt_counters.push((at, error.to_string()));
+                evaluation.corrupt_counters.insert(at, error.to_string());
             }
         }
         self.evaluate_unmanaged(sample, rules, &owners, &mut evaluation);

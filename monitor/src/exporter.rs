@@ -262,12 +262,8 @@ fn add_share(
         put(&all::SHARE_LAST, since);
         put(&all::HAMI_LAST, since);
     }
-    let corrupt_counters = snapshot
-        .evaluation
-        .corrupt_counters
-        .iter()
-        .any(|(index, _)| *index == at);
-    put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
+    let is_corrupt = snapshot.evaluation.corrupt_counters.contains_key(&at);
+    put(&all::SHARE_CORRUPT, Value::Whole(is_corrupt.into()));
     let enforced_by = snapshot
         .enforced_by
         .get(at)

@@ -89,8 +89,7 @@ impl ContainerReader {
         let mut found = read(&self.state);
         let last = self.last.as_ref().map(|(_, last)| last);
         // If the directory is gone, earlier shares are unknown now.
-        let had_shares =
-            |last: &Arc<ManagedContainers>| last.unlisted || !last.accepted.is_empty();
+        let had_shares = |last: &Arc<ManagedContainers>| last.unlisted || !last.accepted.is_empty();
         found.unlisted |= !state.accepted().is_dir() && last.is_some_and(had_shares);
         for (file, problem) in &found.unreadable {
             let known = last.and_then(|last| last.unreadable.get(file));

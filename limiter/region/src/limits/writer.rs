@@ -38,12 +38,10 @@ impl HostLimitsPage {
         self.store_u64(record(i) + offset_of!(DeviceRecord, overhead), bytes);
     }
 
-    /// Sets the throttle flag of a device and wakes whoever waits on it if it changed; whether it
-    /// changed.
-    pub fn set_throttle_flag(&self, i: usize, word: u32) -> bool {
+    /// Sets the throttle flag of a device and wakes whoever waits on it if it changed.
+    pub fn set_throttle_flag(&self, i: usize, word: u32) {
         let throttle_flag = self.0.throttle_flag(i);
-        let changed = throttle_flag.swap(word, Ordering::Release) != word;
-        if changed {
+        if throttle_flag.swap(word, Ordering::Release) != word {
             // SAFETY: the word lies in a mapping that lives as long as `self`; waking reads no
             // memory.
             unsafe {
@@ -55,7 +53,6 @@ impl HostLimitsPage {
                 )
             };
         }
-        changed
     }
 
     pub fn set_rate_correction(&self, i: usize, millionths: u32) {
