@@ -46,12 +46,11 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
-use std::os::fd::AsFd;
 
 use thiserror::Error;
 
 use crate::limits::MAX_DEVICES;
-use crate::map::{self, Map};
+use crate::map::Map;
 use crate::shared::Entry;
 
 pub const SIZE: u64 = 2 << 20;
@@ -99,10 +98,8 @@ pub fn header() -> [u8; HEADER] {
     bytes
 }
 
-/// A number that tells an open counters file from each copy of it.
-pub fn identity(file: impl AsFd) -> io::Result<u64> {
-    map::identity(file)
-}
+/// That of an open counters file tells it from each copy of it.
+pub use crate::map::identity;
 
 #[derive(Debug, Error)]
 pub enum AttachError {
@@ -124,25 +121,19 @@ pub enum AttachError {
     NoSlot,
 }
 
-/// What the processes of a container record of their launches on one device; times are nanoseconds
-/// of the monotonic clock.
+/// What the processes of a container record of their launches on one device: the words of the table
+/// above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeRecord<T> {
-    /// The bucket, in one word: until when it is in debt.
     pub debt: T,
-    /// Until when all launched work is expected to run; written only for a container with a limit,
-    /// also while it does not apply.
+    /// Written, as `busy`, only for a container with a limit, also while it does not apply.
     pub until: T,
-    /// Nanoseconds of GPU time used; written likewise.
     pub busy: T,
     /// When a launch was last reported; 0: never.
     pub last: T,
     pub launches: T,
-    /// Nanoseconds that launches waited.
     pub waited: T,
-    /// Nanoseconds that launches waited on the device for other tenants.
     pub contended: T,
-    /// Processes with measured work on the device.
     pub running: T,
 }
 

@@ -39,7 +39,6 @@ use core::ops::Range;
 use thiserror::Error;
 
 pub const SIZE: usize = 4096;
-/// Number of device records that fit.
 pub const MAX_DEVICES: usize = (SIZE - size_of::<PageHeader>()) / size_of::<DeviceRecord>();
 pub const UUID: usize = 40;
 pub const VERSION: u32 = 1;
@@ -123,30 +122,24 @@ const HOST_FIELDS: [(usize, usize); 5] = [
     (offset_of!(DeviceRecord, others), 4),
 ];
 
+/// Fields of the table above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerLimits {
-    /// 0 high, 1 low.
     pub priority: u32,
-    /// 0 default, 1 force, 2 disable.
     pub policy: u32,
-    /// [`OVERSUBSCRIBE`], [`OOM_KILLER`], [`UNCONTROLLED`], [`YIELDS`].
     pub flags: u32,
 }
 
+/// Fields of the table above, for one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits<'a> {
-    /// UUID, at most [`UUID`] bytes.
+    /// At most [`UUID`] bytes.
     pub uuid: &'a str,
     pub memory: u64,
-    /// Compute limit in percent; 0 and 100: none.
     pub cores: u32,
-    /// Memory of one context in bytes; 0: [`CONTEXT`].
     pub context: u64,
-    /// Part of the device's physical memory in bytes; 0: all of `memory`.
     pub physical: u64,
-    /// What of `memory` was requested, in bytes; 0: all.
     pub request: u64,
-    /// Most compute that may be lent, in percent; 0: no maximum.
     pub cores_limit: u32,
 }
 
