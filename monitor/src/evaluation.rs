@@ -176,12 +176,8 @@ impl Evaluator {
             .filter(|(_, owner)| is_uncertain(owner))
             .filter_map(|(one, _)| Some((one.gpu.as_str(), one.process.location.pod.as_ref()?)))
             .collect();
-        let names: BTreeSet<&str> = containers
-            .iter()
-            .map(|container| container.id.as_str())
-            .collect();
-        self.shares
-            .retain(|(name, _), _| names.contains(name.as_str()));
+        let ids = sample.containers.ids();
+        self.shares.retain(|(id, _), _| ids.contains(id.as_str()));
         self.note_reported_twice(sample);
         for (at, container) in containers.iter().enumerate() {
             let mut list = Vec::new();
@@ -226,9 +222,8 @@ impl Evaluator {
             .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
         let managed = std::mem::take(&mut self.managed);
         for (gpu, in_use) in in_use {
-            let own = sample.processes.iter().filter(|one| one.gpu == *gpu);
             let managed = managed.get(gpu).copied().unwrap_or(0);
-            let sizes = own.filter_map(|one| one.bytes);
+            let sizes = sample.processes_on(gpu).filter_map(|one| one.bytes);
             let sum = sizes.fold(managed, u64::saturating_add);
             let twice = self.reported_twice.entry(gpu.clone()).or_default();
             twice.add(sum.saturating_sub(*in_use));

@@ -151,14 +151,10 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         containers.flat_map(|(at, container)| (0..container.devices.len()).map(move |i| (at, i)));
     let shares = all_shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
     put(&all::GPU_SHARES, Some(number(shares.count())));
-    let processes = snapshot
-        .sample
-        .processes
-        .iter()
-        .filter(|one| one.gpu == gpu.uuid);
-    let all_processes = is_sampled.then(|| number(processes.clone().count()));
+    let processes = || snapshot.sample.processes_on(&gpu.uuid);
+    let all_processes = is_sampled.then(|| number(processes().count()));
     put(&all::GPU_PROCESSES, all_processes);
-    let unmeasured = processes.filter(|one| one.bytes.is_none());
+    let unmeasured = processes().filter(|one| one.bytes.is_none());
     let unavailable = is_sampled.then(|| number(unmeasured.count()));
     put(&all::GPU_UNAVAILABLE, unavailable);
     put(&all::HAMI_USED, used);

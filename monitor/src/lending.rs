@@ -122,9 +122,8 @@ impl Lending {
     ) -> Vec<(Vec<LentShare>, GpuLending)> {
         let all = shares(sample, evaluation, &self.grace, tolerance);
         self.call_backs.retain(|gpu, _| all.contains_key(gpu));
-        let containers = &sample.containers.all;
-        self.short
-            .retain(|(id, _)| containers.iter().any(|one| one.id == *id));
+        let ids = sample.containers.ids();
+        self.short.retain(|(id, _)| ids.contains(id.as_str()));
         let unmanaged = evaluation.unmanaged_memory();
         let decided = all.into_iter().filter_map(|(gpu, shares)| {
             let free = free(&gpu)?;

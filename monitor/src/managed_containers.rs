@@ -61,6 +61,12 @@ pub struct ManagedContainers {
     pub unlisted: bool,
 }
 
+impl ManagedContainers {
+    pub fn ids(&self) -> BTreeSet<&str> {
+        self.all.iter().map(|one| one.id.as_str()).collect()
+    }
+}
+
 pub type ContainersReceiver = watch::Receiver<Arc<ManagedContainers>>;
 
 /// Reads the containers when they may have changed.

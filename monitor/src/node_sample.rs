@@ -69,6 +69,10 @@ impl NodeSample {
         devices.map(move |device| self.device_uuid(at, device))
     }
 
+    pub fn processes_on(&self, gpu: &str) -> impl Iterator<Item = &ProcessSample> {
+        self.processes.iter().filter(move |one| one.gpu == gpu)
+    }
+
     /// Whether the driver said what the processes on a GPU used of its compute.
     pub fn is_utilization_known(&self, gpu: &str) -> bool {
         !self.uncorrected.contains(gpu) && !self.unsampled.contains(gpu)
@@ -82,11 +86,7 @@ impl NodeSample {
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut unmeasured, mut unknown) = (BTreeSet::new(), BTreeSet::new());
         for gpu in gpus {
-            let mut processes = self
-                .processes
-                .iter()
-                .filter(|one| one.gpu == gpu)
-                .peekable();
+            let mut processes = self.processes_on(gpu).peekable();
             if processes.peek().is_none() || self.blind.contains(gpu) {
                 unknown.insert(gpu.to_owned());
             } else if processes.any(|one| one.bytes.is_none()) {

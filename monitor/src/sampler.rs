@@ -128,12 +128,8 @@ impl Sampler {
         sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        let ids: BTreeSet<&String> = containers
-            .all
-            .iter()
-            .map(|container| &container.id)
-            .collect();
-        self.pages.retain(|id, _| ids.contains(id));
+        let ids = containers.ids();
+        self.pages.retain(|id, _| ids.contains(id.as_str()));
         (sample, gpus)
     }
 
@@ -247,7 +243,7 @@ impl Sampler {
                 sample.blind.insert(gpu.to_owned());
             }
         }
-        let is_busy = sample.processes.iter().any(|one| one.gpu == gpu);
+        let is_busy = sample.processes_on(gpu).next().is_some();
         if is_busy && let Ok(memory) = self.driver.memory(gpu) {
             sample.in_use.insert(gpu.to_owned(), memory.used);
         }
@@ -266,7 +262,7 @@ impl Sampler {
             }
         };
         let now = Instant::now();
-        let processes = sample.processes.iter().filter(|one| one.gpu == gpu);
+        let processes = sample.processes_on(gpu);
         let pids: BTreeSet<u32> = processes.map(|one| one.process.identity.pid).collect();
         if self
             .samples
