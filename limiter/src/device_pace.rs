@@ -29,7 +29,6 @@ pub(crate) struct Pace {
     pub(crate) devices: Vec<DevicePace>,
 }
 
-/// What is known of the launches on one device.
 #[derive(Debug, Default)]
 pub(crate) struct DevicePace {
     pub(crate) credit: Credit,

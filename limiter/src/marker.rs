@@ -42,7 +42,6 @@ pub(crate) struct StartedMeasurement {
     idle: bool,
 }
 
-/// A launch that is being measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasuredLaunch {
     pub(crate) key: u64,
@@ -330,7 +329,6 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// How many waiting items match.
     fn count(&self, mut is_so: impl FnMut(&T) -> bool) -> usize {
         let state = self.state.lock();
         state.waiting.iter().filter(|(_, one)| is_so(one)).count()

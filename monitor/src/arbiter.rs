@@ -94,7 +94,6 @@ pub struct Measurement {
     /// The newest sample of one of its processes is older than those of others: what it used since
     /// then is not known.
     pub is_late: bool,
-    /// Its processes on the device.
     pub processes: u32,
 }
 

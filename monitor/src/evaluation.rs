@@ -38,7 +38,6 @@ pub struct ContainerUse {
     pub overhead: u64,
     /// Bytes still counted for processes that ended.
     pub stale: u64,
-    /// Its processes on the device.
     pub processes: u64,
     /// Of these, processes whose memory the driver does not report, so that the measured bytes are
     /// too low.
@@ -406,7 +405,6 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
     }
 }
 
-/// What a counters file reports for a device.
 fn reported_use(report: Option<&CountersSnapshot>, device: usize) -> ContainerUse {
     let Some(report) = report else {
         return ContainerUse::default();

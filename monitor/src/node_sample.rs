@@ -63,7 +63,6 @@ impl NodeSample {
         current_uuids.map_or_else(allocated, String::as_str)
     }
 
-    /// The uuids of all devices of a container.
     pub fn device_uuids(&self, at: usize) -> impl Iterator<Item = &str> {
         let devices = 0..self.containers.all[at].devices.len();
         devices.map(move |device| self.device_uuid(at, device))

@@ -80,7 +80,6 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
     }
 }
 
-/// A sample with these containers.
 pub(crate) fn node_sample(containers: Vec<ManagedContainer>) -> NodeSample {
     let containers = ManagedContainers {
         all: containers,

@@ -53,18 +53,15 @@ pub struct DeviceAccount<'a, W> {
     pub total: &'a W,
     /// The slot's operations under way and completed.
     pub busy: &'a W,
-    /// The slot's bytes on this device.
     pub used: &'a W,
     /// 1: the slot's process is suspended, and its bytes are not on the device.
     pub suspended: &'a W,
 }
 
-/// The bytes in a device's total.
 pub fn bytes(total: &impl AtomicWord) -> u64 {
     total.load() & BYTES
 }
 
-/// A reservation would exceed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverLimit {
     /// Bytes in use by all processes.

@@ -7,7 +7,6 @@ use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY};
 use crate::log;
 use crate::process::{self, ProcessState};
 
-/// A device as this process uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account {
     pub(crate) process: &'static ProcessState,

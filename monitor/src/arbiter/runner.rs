@@ -47,7 +47,6 @@ struct ArbitratedContainer {
 pub struct Clocks {
     /// The monotonic clock, which the limiter reads too.
     pub monotonic: u64,
-    /// The time since the epoch.
     pub epoch: u64,
 }
 
@@ -132,7 +131,6 @@ impl Arbiter {
         }
     }
 
-    /// Reads, decides and writes.
     pub fn tick(&mut self, now: Clocks) {
         for container in &mut self.containers {
             container.read_counters(now.monotonic);
