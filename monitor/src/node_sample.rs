@@ -68,6 +68,12 @@ impl NodeSample {
         devices.map(move |device| self.device_uuid(at, device))
     }
 
+    /// The shares: index of each container, and of each device in it.
+    pub fn shares(&self) -> impl Iterator<Item = (usize, usize)> {
+        let containers = self.containers.all.iter().enumerate();
+        containers.flat_map(|(at, one)| (0..one.devices.len()).map(move |device| (at, device)))
+    }
+
     pub fn processes_on(&self, gpu: &str) -> impl Iterator<Item = &ProcessSample> {
         self.processes.iter().filter(move |one| one.gpu == gpu)
     }

@@ -12,12 +12,10 @@ use crate::exporter::Snapshot;
 /// known: from two samples the history knows how much they are throttled.
 pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Option<Duration>>) {
     let taken_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
-    let containers = 0..snapshot.sample.containers.all.len();
-    let shares = containers.flat_map(|at| {
-        let devices = 0..snapshot.sample.containers.all[at].devices.len();
-        devices.map(move |device| share(snapshot, at, device))
-    });
-    let (shares, waited) = shares.unzip();
+    let shares = snapshot.sample.shares();
+    let (shares, waited) = shares
+        .map(|(at, device)| share(snapshot, at, device))
+        .unzip();
     let usage = NodeUsage {
         node: snapshot.node.as_str().into(),
         taken_at: taken_at.unwrap_or_default().as_secs(),
