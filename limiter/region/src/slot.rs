@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::account::{self, AtomicWord, DeviceAccount, OverLimit, SUSPENDED};
+use crate::account::{self, AtomicWord, DeviceAccount, SUSPENDED};
 use crate::counters::{
     self, AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, MappedCounters, SLOTS, children_lock,
     start,
@@ -124,12 +124,11 @@ impl ProcessSlot {
 
     /// Reserves `size` bytes of a device if all processes together then use at most `limit`; the
     /// bytes in use then.
-    pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Result<u64, OverLimit> {
-        let reserved = self.account(device).reserve(size, limit);
-        if let Ok(used) = reserved {
-            self.counters.peak(device).fetch_max(used, Relaxed);
-        }
-        reserved
+    #[must_use]
+    pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Option<u64> {
+        let used = self.account(device).reserve(size, limit)?;
+        self.counters.peak(device).fetch_max(used, Relaxed);
+        Some(used)
     }
 
     /// Counts a request that was finally refused; the reservation may have been tried several
@@ -339,10 +338,10 @@ impl ProcessSlot {
         let fits = |device| {
             let used = self.counters.used(slot, device).load(SeqCst);
             let added = self.account(device).try_add(used, limit(device));
-            if let Ok(total) = added {
+            if let Some(total) = added {
                 self.counters.peak(device).fetch_max(total, Relaxed);
             }
-            added.is_ok()
+            added.is_some()
         };
         let resumed = self.account(0).operate(|| {
             let resumed = (0..devices).all(fits);

@@ -67,7 +67,7 @@ fn suspended_process_counts_again_when_it_is_resumed() {
         (found.used(0), found.processes[1].device(0).contexts),
         (600, 0)
     );
-    assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
+    assert_eq!(slot.reserve(0, 400, LIMIT), Some(1_000));
     assert!(!resume());
     assert_eq!(slot.used(0), 1_000);
     slot.release(0, 400);

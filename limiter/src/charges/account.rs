@@ -43,7 +43,7 @@ impl Account {
     /// Reserves `bytes` if at most `limit` are in use then, by the current totals.
     pub(crate) fn try_reserve(&self, bytes: u64, limit: u64) -> bool {
         let slot = &self.process.slot;
-        slot.reserve(self.device_index, bytes, limit).is_ok()
+        slot.reserve(self.device_index, bytes, limit).is_some()
     }
 
     /// The most bytes of device memory: the container's part of the device if more was granted than
