@@ -279,13 +279,13 @@ impl ProcessSlot {
 
     /// Clears the slots of dead processes whose memory the driver has freed, and the blocks of which
     /// no descriptor is open, and corrects the totals of the first `devices`, also in a process that has
-    /// no descriptor left. Returns whether all totals are known to be exact. An error means that the
-    /// file can no longer be reached (`chroot`): the totals then stay too high.
-    pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
+    /// no descriptor left. An error means that the file can no longer be reached (`chroot`): the totals
+    /// then stay too high.
+    pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<()> {
         descriptors::with_some(None, || self.try_reclaim_dead_slots(devices))
     }
 
-    fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
+    fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<()> {
         let is_owned = |slot: &usize| self.counters.owner(*slot).load(SeqCst) != 0;
         let others = || {
             self.slots()
@@ -304,16 +304,15 @@ impl ProcessSlot {
             }
         }
         self.free_orphans()?;
-        Ok(self.audit_all(devices))
+        self.audit_all(devices);
+        Ok(())
     }
 
-    /// Corrects the totals of the first `devices`; whether all are known to be exact.
-    fn audit_all(&self, devices: usize) -> bool {
-        let mut exact = true;
+    /// Corrects the totals of the first `devices`.
+    fn audit_all(&self, devices: usize) {
         for device in 0..devices.min(MAX_DEVICES) {
-            exact &= self.audit(device);
+            self.audit(device);
         }
-        exact
     }
 
     /// The driver moved the memory of a process to the host: none of it counts on the first
@@ -378,9 +377,9 @@ impl ProcessSlot {
         }
     }
 
-    /// Corrects the total of a device; false if operations were under way all the time.
-    fn audit(&self, device: usize) -> bool {
-        (0..MAX_AUDITS).any(|_| self.audit_device(device))
+    /// Corrects the total of a device, which stays too high if operations are under way all the time.
+    fn audit(&self, device: usize) {
+        let _ = (0..MAX_AUDITS).any(|_| self.audit_device(device));
     }
 
     /// False while an operation is under way.
