@@ -384,7 +384,7 @@ impl Evaluator {
 /// The owner of a process. It bypasses the limiter without a process slot, or if the counters file of
 /// its container is corrupt. An exiting process has released its slot already.
 fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
-    let owner = attribution::owner(one, &sample.containers.all, &sample.context);
+    let owner = attribution::owner(one, &sample.containers, &sample.context);
     let Owner::Share(at, device) = owner else {
         return owner;
     };

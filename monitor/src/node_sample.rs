@@ -142,10 +142,6 @@ pub struct NodeContext {
     /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports
     /// them.
     pub mps_pods: BTreeSet<PodUid>,
-    /// Pods with a share, even if it cannot be read.
-    pub accepted: BTreeSet<PodUid>,
-    /// There may be more pods with a share.
-    pub unlisted: bool,
 }
 
 impl NodeContext {

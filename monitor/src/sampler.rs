@@ -290,8 +290,6 @@ impl Sampler {
             mps_pods: mps_pods.unwrap_or_default(),
             container_names: self.names.update(accepted, &pods).clone(),
             pods,
-            accepted: containers.accepted.clone(),
-            unlisted: containers.unlisted,
             ..NodeContext::default()
         };
         if let Err(error) = self.names.write() {
