@@ -205,7 +205,7 @@ impl Evaluator {
             evaluation.uses.push(uses);
             evaluation.charges.push(charges);
             evaluation.process_lists.push(is_whole.then_some(list));
-            if let Some(Some(Err(error))) = sample.counters.get(at)
+            if let Some(Err(error)) = sample.counters_of(at)
                 && error.is_caused_by_tenant()
             {
                 evaluation.corrupt_counters.insert(at, error.to_string());
@@ -245,16 +245,15 @@ impl Evaluator {
             .shares
             .entry((container.id.clone(), device))
             .or_default();
-        let (reports, is_unread) = match sample.counters.get(at) {
-            Some(Some(Ok(reports))) => (Some(reports), false),
-            // What the limiter counts is not known.
-            Some(Some(Err(error))) => (None, !error.is_caused_by_tenant()),
-            _ => (None, false),
-        };
+        let counters = sample.counters_of(at);
+        let reports = counters.and_then(|read| read.as_ref().ok());
+        let error = counters.and_then(|read| read.as_ref().err());
+        // What the limiter counts is not known.
+        let is_unread = error.is_some_and(|error| !error.is_caused_by_tenant());
         let page = sample.page(at, device);
         let limit = page.limit;
         let mut found = reported_use(reports.map(|(_, after)| after), device);
-        found.unread = matches!(sample.counters.get(at), Some(Some(Err(_))));
+        found.unread = error.is_some();
         found.limit = limit;
         let gpu = sample.gpu(at, device);
         let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
@@ -388,15 +387,15 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
     let Owner::Share(at, device) = owner else {
         return owner;
     };
-    let has_slot = match sample.counters.get(at) {
-        Some(Some(Ok((before, after)))) => {
+    let has_slot = match sample.counters_of(at) {
+        Some(Ok((before, after))) => {
             let mut with_slots = before.processes.iter().chain(&after.processes);
             let container_pid = one.process.container_pid;
             container_pid.is_none() || with_slots.any(|process| process.pid == container_pid)
         }
         // An error of the host's says nothing about a tenant.
-        Some(Some(Err(error))) => !error.is_caused_by_tenant(),
-        Some(None) | None => true,
+        Some(Err(error)) => !error.is_caused_by_tenant(),
+        None => true,
     };
     if has_slot || one.process.exiting {
         owner

@@ -263,13 +263,11 @@ fn shares(
         if !container.limited {
             continue;
         }
-        let reports = match sample.counters.get(at) {
-            Some(Some(Ok((_, after)))) => Some(after),
-            _ => None,
-        };
+        let reports = sample.counters_of(at).and_then(|read| read.as_ref().ok());
         let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
         for (device, found) in uses.iter().enumerate() {
-            let (bytes, written) = reports.map_or((0, 0), |read| read.device(device).lacking);
+            let lacking = reports.map(|(_, after)| after.device(device).lacking);
+            let (bytes, written) = lacking.unwrap_or_default();
             let age = sample
                 .taken_at
                 .saturating_sub(Duration::from_nanos(written));

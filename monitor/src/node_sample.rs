@@ -53,6 +53,10 @@ impl NodeSample {
         page.copied().unwrap_or_default()
     }
 
+    pub fn counters_of(&self, at: usize) -> Option<&Counters> {
+        self.counters.get(at)?.as_ref()
+    }
+
     pub fn device_uuid(&self, at: usize, device: usize) -> &str {
         let current_uuids = self
             .context
