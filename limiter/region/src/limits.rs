@@ -91,26 +91,20 @@ struct DeviceRecord {
     others: u32,
 }
 
+macro_rules! assert_offsets {
+    ($record:ident: $($field:ident $offset:literal),*) => {
+        $(assert!(offset_of!($record, $field) == $offset);)*
+    };
+}
+
 const _: () = {
-    assert!(size_of::<PageHeader>() == 64 && size_of::<DeviceRecord>() == 120);
-    assert!(offset_of!(PageHeader, version) == 8 && offset_of!(PageHeader, devices) == 12);
-    assert!(offset_of!(PageHeader, sequence) == SEQUENCE.start);
-    assert!(offset_of!(PageHeader, heartbeat) == 24 && offset_of!(PageHeader, priority) == 32);
-    assert!(offset_of!(PageHeader, policy) == 36 && offset_of!(PageHeader, flags) == 40);
-    assert!(offset_of!(PageHeader, counters) == 56);
-    assert!(offset_of!(DeviceRecord, memory) == 40 && offset_of!(DeviceRecord, cores) == 48);
-    assert!(
-        offset_of!(DeviceRecord, throttle_flag) == 52
-            && offset_of!(DeviceRecord, rate_correction) == 56
-    );
-    assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
-    assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
-    assert!(offset_of!(DeviceRecord, others_time) == 88 && offset_of!(DeviceRecord, request) == 96);
-    assert!(
-        offset_of!(DeviceRecord, called_back) == 104
-            && offset_of!(DeviceRecord, max_wait_ms) == 108
-    );
-    assert!(offset_of!(DeviceRecord, others) == 116 && MAX_DEVICES == 33);
+    assert!(size_of::<PageHeader>() == 64 && size_of::<DeviceRecord>() == 120 && MAX_DEVICES == 33);
+    assert_offsets!(PageHeader: version 8, devices 12, sequence 16, heartbeat 24, priority 32,
+        policy 36, flags 40, counters 56);
+    assert_offsets!(DeviceRecord: memory 40, cores 48, throttle_flag 52, rate_correction 56,
+        tenants 60, overhead 64, context 72, physical 80, others_time 88, request 96,
+        called_back 104, max_wait_ms 108, cores_limit 112, others 116);
+    assert!(SEQUENCE.start == 16);
 };
 
 /// The fields that only the host changes after the page was created: start and length.
