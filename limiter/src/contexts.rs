@@ -34,10 +34,8 @@ impl Contexts {
     /// Devices with a context, each once, with their indexes.
     pub(crate) fn devices(&self) -> Vec<(Device, usize)> {
         let known = self.known.lock();
-        let mut found: Vec<_> = known
-            .values()
-            .map(|one| (one.device, one.device_index))
-            .collect();
+        let all = known.values();
+        let mut found: Vec<_> = all.map(|one| (one.device, one.device_index)).collect();
         found.sort_unstable();
         found.dedup();
         found

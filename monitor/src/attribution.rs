@@ -145,9 +145,8 @@ fn device(
 ) -> Option<usize> {
     let gpu = one.gpu.as_str();
     let Some(numbers) = one.instance else {
-        return devices
-            .iter()
-            .position(|device| device.uuid.as_str() == gpu);
+        let mut all = devices.iter();
+        return all.position(|device| device.uuid.as_str() == gpu);
     };
     let known = context.instances.get(&(gpu.to_owned(), numbers));
     let by_uuid = || {

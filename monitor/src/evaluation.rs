@@ -155,11 +155,8 @@ struct ShareState {
 impl Evaluator {
     pub fn evaluate(&mut self, sample: &NodeSample, rules: &Rules) -> Evaluation {
         let containers = &sample.containers.all;
-        let owners: Vec<Owner> = sample
-            .processes
-            .iter()
-            .map(|one| owner(one, sample))
-            .collect();
+        let processes = sample.processes.iter();
+        let owners: Vec<Owner> = processes.map(|one| owner(one, sample)).collect();
         let is_uncertain =
             |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
         let mut evaluation = Evaluation {

@@ -249,11 +249,9 @@ fn add_share(samples: &mut Samples, snapshot: &Snapshot, (at, index): (usize, us
     }
     let is_corrupt = snapshot.evaluation.corrupt_counters.contains_key(&at);
     put(&all::SHARE_CORRUPT, Value::Whole(is_corrupt.into()));
-    let enforced_by = snapshot
-        .enforced_by
-        .get(at)
-        .and_then(|container| container.get(index));
-    for by in enforced_by.into_iter().flatten() {
+    let enforced_by = snapshot.enforced_by.get(at);
+    let own = enforced_by.and_then(|container| container.get(index));
+    for by in own.into_iter().flatten() {
         let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
         samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
     }
@@ -299,11 +297,8 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         let pod = snapshot.sample.context.pods.get(&container.pod);
         lives && snapshot.listed && pod.is_none_or(|pod| pod.ended)
     };
-    let orphaned = containers
-        .all
-        .iter()
-        .zip(&snapshot.evaluation.uses)
-        .filter(is_orphaned);
+    let uses = &snapshot.evaluation.uses;
+    let orphaned = containers.all.iter().zip(uses).filter(is_orphaned);
     put(&all::ORPHANED, number(orphaned.count()));
     put(&all::UNREADABLE, number(containers.unreadable.len()));
     put(&all::UNKNOWN, Value::Whole(snapshot.evaluation.unknown));

@@ -268,9 +268,8 @@ fn shares(
         for (device, found) in uses.iter().enumerate() {
             let lacking = reports.map(|(_, after)| after.device(device).lacking);
             let (bytes, written) = lacking.unwrap_or_default();
-            let age = sample
-                .taken_at
-                .saturating_sub(Duration::from_nanos(written));
+            let written = Duration::from_nanos(written);
+            let age = sample.taken_at.saturating_sub(written);
             let lacking = if age <= REPORT_AGE { bytes } else { 0 };
             // Where the driver reports no sizes, only the tenant says it.
             let counted = found.tracked.saturating_sub(lacking).min(found.limit);

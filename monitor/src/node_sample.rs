@@ -58,13 +58,10 @@ impl NodeSample {
     }
 
     pub fn device_uuid(&self, at: usize, device: usize) -> &str {
-        let current_uuids = self
-            .context
-            .current_uuids
-            .get(at)
-            .and_then(|all| all.get(device));
+        let current_uuids = self.context.current_uuids.get(at);
+        let current = current_uuids.and_then(|all| all.get(device));
         let allocated = || self.containers.all[at].devices[device].uuid.as_str();
-        current_uuids.map_or_else(allocated, String::as_str)
+        current.map_or_else(allocated, String::as_str)
     }
 
     pub fn device_uuids(&self, at: usize) -> impl Iterator<Item = &str> {

@@ -117,11 +117,8 @@ impl Sampler {
         let processes = sample.processes.iter();
         let busy = processes.filter_map(|one| one.process.location.pod.clone());
         self.busy = Some(busy.chain(last.into_iter().flatten()).collect());
-        if sample
-            .processes
-            .iter()
-            .any(|one| sample.context.is_on_new_instance(one))
-        {
+        let is_on_new = |one: &ProcessSample| sample.context.is_on_new_instance(one);
+        if sample.processes.iter().any(is_on_new) {
             self.gpus.invalidate();
         }
         let names = &sample.context.container_names;
@@ -264,16 +261,13 @@ impl Sampler {
         let now = Instant::now();
         let processes = sample.processes_on(gpu);
         let pids: BTreeSet<u32> = processes.map(|one| one.process.identity.pid).collect();
-        if self
-            .samples
-            .take(gpu, &shares, |pid| pids.contains(&pid), now)
-        {
+        let runs = |pid: u32| pids.contains(&pid);
+        if self.samples.take(gpu, &shares, runs, now) {
             sample.newly_sampled.insert(gpu.to_owned());
         }
-        let busy = self.samples.busy(gpu, now);
-        sample
-            .busy
-            .extend(busy.map(|(pid, busy)| ((gpu.to_owned(), pid), busy)));
+        for (pid, busy) in self.samples.busy(gpu, now) {
+            sample.busy.insert((gpu.to_owned(), pid), busy);
+        }
     }
 
     fn context(

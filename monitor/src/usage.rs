@@ -27,7 +27,8 @@ pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Option<Duration>>) {
 
 fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
     let used = |bytes: Option<DeviceMemory>| bytes.map(|bytes| Mib(bytes.used >> 20));
-    let each = snapshot.gpus.iter().flat_map(|gpu| {
+    let mut all = Vec::new();
+    for gpu in &snapshot.gpus {
         let whole = GpuUsage {
             gpu: gpu.uuid.as_str().into(),
             memory: used(gpu.bytes),
@@ -35,18 +36,15 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
             temperature: gpu.load.temperature,
             power: gpu.load.power.map(|milliwatts| milliwatts / 1000),
         };
-        let instances = gpu.instances.iter().map({
-            let whole = whole.clone();
-            move |one| GpuUsage {
-                gpu: one.uuid.as_str().into(),
-                memory: used(one.bytes),
-                sm: None,
-                ..whole.clone()
-            }
-        });
-        instances.chain([whole]).collect::<Vec<_>>()
-    });
-    each.collect()
+        all.extend(gpu.instances.iter().map(|one| GpuUsage {
+            gpu: one.uuid.as_str().into(),
+            memory: used(one.bytes),
+            sm: None,
+            ..whole.clone()
+        }));
+        all.push(whole);
+    }
+    all
 }
 
 fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Option<Duration>) {

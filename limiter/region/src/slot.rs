@@ -158,9 +158,8 @@ impl ProcessSlot {
 
     /// Records that other processes may hold `block`, for which this process is charged.
     pub fn hold(&self, block: SharedBlock) -> Holding {
-        let entry = self
-            .account(block.device)
-            .hold(self.slot, block, self.all_entries());
+        let account = self.account(block.device);
+        let entry = account.hold(self.slot, block, self.all_entries());
         Holding { block, entry }
     }
 
@@ -226,22 +225,19 @@ impl ProcessSlot {
 
     /// Adds to the part of the used bytes that is contexts (negative: two's complement).
     pub fn note_contexts(&self, device: usize, size: u64) {
-        self.counters
-            .contexts(self.slot, device)
-            .fetch_add(size, Relaxed);
+        let contexts = self.counters.contexts(self.slot, device);
+        contexts.fetch_add(size, Relaxed);
     }
 
     /// Adds to the part of the used bytes that is managed memory.
     pub fn note_managed(&self, device: usize, bytes: u64) {
-        self.counters
-            .managed_blocks(self.slot, device)
-            .fetch_add(blocks(bytes), Relaxed);
+        let managed = self.counters.managed_blocks(self.slot, device);
+        managed.fetch_add(blocks(bytes), Relaxed);
     }
 
     pub fn note_managed_released(&self, device: usize, bytes: u64) {
-        self.counters
-            .managed_blocks(self.slot, device)
-            .fetch_sub(blocks(bytes), Relaxed);
+        let managed = self.counters.managed_blocks(self.slot, device);
+        managed.fetch_sub(blocks(bytes), Relaxed);
     }
 
     /// Bytes of a device in use by all processes.
@@ -474,9 +470,8 @@ fn claim_slot(counters: &MappedCounters, file: &File) -> io::Result<Option<usize
             if before != 0 {
                 clear_slot(counters, slot);
             }
-            counters
-                .owner(slot)
-                .store(u64::from(std::process::id()), SeqCst);
+            let own = u64::from(std::process::id());
+            counters.owner(slot).store(own, SeqCst);
             counters.high().fetch_max(slot as u64 + 1, SeqCst);
             return Ok(Some(slot));
         }

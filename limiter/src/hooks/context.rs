@@ -191,8 +191,7 @@ fn release_context(
         allocations.forget_spilled(process, at);
         allocations.end(process, at, entry);
     }
-    process.slot.release(context.device_index, context.bytes);
-    process
-        .slot
-        .note_contexts(context.device_index, context.bytes.wrapping_neg());
+    let slot = &process.slot;
+    slot.release(context.device_index, context.bytes);
+    slot.note_contexts(context.device_index, context.bytes.wrapping_neg());
 }

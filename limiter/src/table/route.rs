@@ -110,10 +110,8 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
     }
     // SAFETY: the same.
     let name = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = HOOKS
-        .iter()
-        .find(|hook| hook.name.as_bytes() == name.to_bytes())
-    else {
+    let is_it = |hook: &&Hook| hook.name.as_bytes() == name.to_bytes();
+    let Some(hook) = HOOKS.iter().find(is_it) else {
         return null_mut();
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.

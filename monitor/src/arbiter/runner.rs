@@ -135,11 +135,8 @@ impl Arbiter {
         for container in &mut self.containers {
             container.read_counters(now.monotonic);
         }
-        let samples: Vec<TenantSample> = self
-            .containers
-            .iter()
-            .flat_map(ArbitratedContainer::samples)
-            .collect();
+        let containers = self.containers.iter();
+        let samples: Vec<_> = containers.flat_map(ArbitratedContainer::samples).collect();
         let decisions = decide(&samples, &mut self.state, now.monotonic);
         let mut rest = decisions.as_slice();
         for container in &self.containers {
