@@ -93,9 +93,9 @@ impl Contexts {
         self.known.lock().remove(&context)
     }
 
-    /// Undoes [`Self::remove`]: the context lives on.
-    pub(crate) fn put_back(&self, handle: Handle, context: Context) {
-        self.known.lock().insert(handle, context);
+    /// Undoes [`Self::remove`]: the context lives on. What another thread recorded of it meanwhile.
+    pub(crate) fn put_back(&self, handle: Handle, context: Context) -> Option<Context> {
+        self.known.lock().insert(handle, context)
     }
 
     /// The primary context of a device, and the green ones, which end with it.

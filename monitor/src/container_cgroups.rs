@@ -29,8 +29,8 @@ impl ContainerCgroups {
         names: &BTreeMap<(PodUid, String), String>,
         processes: &Processes,
     ) -> Cgroups {
-        let shares = containers.iter().map(|one| (&one.pod, one.name.as_str()));
-        let shares: BTreeSet<(&PodUid, &str)> = shares.collect();
+        let named = containers.iter().map(|one| (&one.pod, one.name.as_str()));
+        let shares: BTreeSet<(&PodUid, &str)> = named.collect();
         let managed: BTreeMap<_, _> = names
             .iter()
             .filter(|((pod, _), name)| shares.contains(&(pod, name.as_str())))

@@ -216,9 +216,9 @@ impl Evaluator {
         let in_use = &sample.in_use;
         self.reported_twice
             .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
-        let managed = std::mem::take(&mut self.managed);
+        let last = std::mem::take(&mut self.managed);
         for (gpu, in_use) in in_use {
-            let managed = managed.get(gpu).copied().unwrap_or(0);
+            let managed = last.get(gpu).copied().unwrap_or(0);
             let sizes = sample.processes_on(gpu).filter_map(|one| one.bytes);
             let sum = sizes.fold(managed, u64::saturating_add);
             let twice = self.reported_twice.entry(gpu.clone()).or_default();
