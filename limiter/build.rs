@@ -17,29 +17,19 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     // This machine's compiler has the unwinder for no other processor.
-    let processor = |triple| {
-        env::var(triple)
-            .unwrap_or_default()
-            .split('-')
-            .next()
-            .map(str::to_owned)
-    };
-    if processor("HOST") != processor("TARGET") {
+    let [host, target] = ["HOST", "TARGET"].map(|triple| env::var(triple).unwrap_or_default());
+    if host.split('-').next() != target.split('-').next() {
         return;
     }
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let asked = Command::new(compiler)
         .arg("-print-file-name=libgcc_eh.a")
         .output();
-    let found = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let Ok(found) = asked else { return };
+    let text = String::from_utf8_lossy(&found.stdout);
+    let file = Path::new(text.trim());
     // Another compiler brings its own unwinder; the tests check the result.
-    if let Some(folder) = found
-        .ok()
-        .as_deref()
-        .map(Path::new)
-        .filter(|file| file.is_absolute())
-        .and_then(Path::parent)
-    {
+    if let Some(folder) = file.parent().filter(|_| file.is_absolute()) {
         println!("cargo::rustc-link-search=native={}", folder.display());
         println!("cargo::rustc-link-lib=static:+whole-archive=gcc_eh");
     }

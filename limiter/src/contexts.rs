@@ -34,10 +34,8 @@ impl Contexts {
     /// Devices with a context, each once, with their indexes.
     pub(crate) fn devices(&self) -> Vec<(Device, usize)> {
         let known = self.known.lock();
-        let mut found: Vec<_> = known
-            .values()
-            .map(|one| (one.device, one.device_index))
-            .collect();
+        let all = known.values();
+        let mut found: Vec<_> = all.map(|one| (one.device, one.device_index)).collect();
         found.sort_unstable();
         found.dedup();
         found
@@ -95,9 +93,9 @@ impl Contexts {
         self.known.lock().remove(&context)
     }
 
-    /// Undoes [`Self::remove`]: the context lives on.
-    pub(crate) fn put_back(&self, handle: Handle, context: Context) {
-        self.known.lock().insert(handle, context);
+    /// Undoes [`Self::remove`]: the context lives on. What another thread recorded of it meanwhile.
+    pub(crate) fn put_back(&self, handle: Handle, context: Context) -> Option<Context> {
+        self.known.lock().insert(handle, context)
     }
 
     /// The primary context of a device, and the green ones, which end with it.

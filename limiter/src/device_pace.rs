@@ -29,7 +29,6 @@ pub(crate) struct Pace {
     pub(crate) devices: Vec<DevicePace>,
 }
 
-/// What is known of the launches on one device.
 #[derive(Debug, Default)]
 pub(crate) struct DevicePace {
     pub(crate) credit: Credit,
@@ -56,10 +55,8 @@ impl Pace {
     /// Takes out the events of a context that may end now, of each device: from here on none of
     /// them is queried.
     pub(crate) fn detach(&self, context: Handle) -> Vec<ContextMarks> {
-        self.devices
-            .iter()
-            .map(|device_pace| device_pace.markers.detach(context))
-            .collect()
+        let devices = self.devices.iter();
+        devices.map(|one| one.markers.detach(context)).collect()
     }
 
     /// The context lives on.

@@ -37,11 +37,8 @@ impl Account {
     /// Bytes that the container would get of a full device, because others borrow them.
     pub(crate) fn callable(&self) -> u64 {
         let (limits, device) = (&self.process.limits, self.device_index);
-        let used = self
-            .process
-            .slot
-            .used(device)
-            .saturating_add(limits.overhead(device));
+        let slot = &self.process.slot;
+        let used = slot.used(device).saturating_add(limits.overhead(device));
         match limits.max_wait_ms(device) {
             0 | NOTHING_LENT => 0,
             _ => limits.request(device).saturating_sub(used),

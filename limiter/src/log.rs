@@ -6,11 +6,8 @@
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::io::Write as _;
 
-/// Something is permanently wrong.
 pub(crate) const ERROR: i32 = 1;
-/// One line at start and exit.
 pub(crate) const INFO: i32 = 3;
-/// Every refusal.
 pub(crate) const DEBUG: i32 = 4;
 
 const DEFAULT: i32 = 2;

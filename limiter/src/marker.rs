@@ -42,7 +42,6 @@ pub(crate) struct StartedMeasurement {
     idle: bool,
 }
 
-/// A launch that is being measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasuredLaunch {
     pub(crate) key: u64,
@@ -306,9 +305,7 @@ fn elapsed(pair: EventPair) -> Option<u64> {
 /// that no driver call is made under the lock; whoever ends a context waits until no item of it is
 /// being queried.
 #[derive(Debug)]
-struct Queue<T> {
-    state: FutexLock<QueueState<T>>,
-}
+struct Queue<T>(FutexLock<QueueState<T>>);
 
 #[derive(Debug)]
 struct QueueState<T> {
@@ -319,30 +316,24 @@ struct QueueState<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        let state = QueueState {
-            waiting: VecDeque::new(),
-            querying: Vec::new(),
-        };
-        Self {
-            state: FutexLock::new(state),
-        }
+        let (waiting, querying) = (VecDeque::new(), Vec::new());
+        Self(FutexLock::new(QueueState { waiting, querying }))
     }
 }
 
 impl<T> Queue<T> {
-    /// How many waiting items match.
     fn count(&self, mut is_so: impl FnMut(&T) -> bool) -> usize {
-        let state = self.state.lock();
+        let state = self.0.lock();
         state.waiting.iter().filter(|(_, one)| is_so(one)).count()
     }
 
     fn put(&self, context: Handle, one: T) {
-        self.state.lock().waiting.push_back((context, one));
+        self.0.lock().waiting.push_back((context, one));
     }
 
     /// Takes the next item out, with its context, which must not end before [`Self::finish_query`].
     fn begin_query(&self) -> Option<(Handle, T)> {
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         let (context, one) = state.waiting.pop_front()?;
         state.querying.push(context);
         Some((context, one))
@@ -350,7 +341,7 @@ impl<T> Queue<T> {
 
     /// Ends a query; the item waits again if it is given back.
     fn finish_query(&self, context: Handle, back: Option<T>) {
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         if let Some(place) = state.querying.iter().position(|one| *one == context) {
             state.querying.swap_remove(place);
         }
@@ -361,7 +352,7 @@ impl<T> Queue<T> {
     fn detach(&self, context: Handle) -> Vec<T> {
         let mut found = Vec::new();
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.0.lock();
             let all = std::mem::take(&mut state.waiting);
             let (detached, left): (VecDeque<_>, _) =
                 all.into_iter().partition(|(of, _)| *of == context);

@@ -279,8 +279,8 @@ impl ProcessState {
         })
     }
 
-    /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
-    pub(crate) fn reclaim_dead_slots(&self) -> io::Result<bool> {
+    /// Reclaims what dead processes had and closed descriptors kept.
+    pub(crate) fn reclaim_dead_slots(&self) -> io::Result<()> {
         self.slot.reclaim_dead_slots(self.limits.devices())
     }
 }

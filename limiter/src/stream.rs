@@ -34,14 +34,11 @@ struct StreamCapture {
 impl StreamCapture {
     fn new(stream: Handle) -> Self {
         let own = stream == 0 || stream == PER_THREAD_STREAM;
-        // SAFETY: any thread may ask for its own id.
-        let name = unsafe { libc::pthread_self() };
-        let thread = if own { name } else { 0 };
         let mut context = 0;
         call::cuCtxGetCurrent(Out::to(&mut context));
         Self {
             stream: if own { PER_THREAD_STREAM } else { stream },
-            thread: usize::try_from(thread).unwrap_or(0),
+            thread: if own { thread_id() } else { 0 },
             context,
         }
     }
@@ -86,12 +83,17 @@ pub(crate) fn context_of(stream: Handle) -> Handle {
 
 /// A number for a stream of the calling thread; each thread has a default stream of its own.
 pub(crate) fn identity(stream: Handle) -> Handle {
-    if stream != PER_THREAD_STREAM {
-        return stream;
+    if stream == PER_THREAD_STREAM {
+        thread_id()
+    } else {
+        stream
     }
+}
+
+fn thread_id() -> usize {
     // SAFETY: any thread may ask for its own id.
-    let thread = unsafe { libc::pthread_self() };
-    usize::try_from(thread).unwrap_or(stream)
+    let id = unsafe { libc::pthread_self() };
+    usize::try_from(id).unwrap_or(0)
 }
 
 /// Whether any stream of this process is captured, as far as known.

@@ -93,7 +93,6 @@ macro_rules! hooks {
             )*
         }
 
-        /// All hooked calls, in the order of the table.
         pub(crate) static HOOKS: &[Hook] = &[$(
             Hook { name: stringify!($name), stem: $stem, since: $since, per_thread: false, real: &reals::$name },
             $(Hook { name: stringify!($own), stem: $stem, since: $own_since, per_thread: true, real: &reals::$own },)?

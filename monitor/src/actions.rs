@@ -49,11 +49,6 @@ pub struct ActionRunner {
 struct WrittenFiles(BTreeMap<String, BTreeMap<PathBuf, Option<String>>>);
 
 impl WrittenFiles {
-    fn retain(&mut self, containers: &[ManagedContainer]) {
-        let names: BTreeSet<&String> = containers.iter().map(|one| &one.id).collect();
-        self.0.retain(|name, _| names.contains(name));
-    }
-
     /// Writes a file unless it has this text; `None`: removes it.
     fn put(&mut self, container: &ManagedContainer, path: PathBuf, text: Option<String>) {
         let written = self.0.entry(container.id.clone()).or_default();
@@ -90,9 +85,10 @@ impl ActionRunner {
 
     /// Carries out the result of a sample. Blocks.
     pub fn carry_out(&mut self, sample: &NodeSample, evaluation: &Evaluation) {
-        let containers = &sample.containers.all;
-        self.files.retain(containers);
-        for (container, list) in containers.iter().zip(&evaluation.process_lists) {
+        let containers = &sample.containers;
+        let ids = containers.ids();
+        self.files.0.retain(|id, _| ids.contains(id.as_str()));
+        for (container, list) in containers.all.iter().zip(&evaluation.process_lists) {
             if let Some(list) = list {
                 let path = container.directory.processes();
                 self.files.put(container, path, Some(process_list(list)));

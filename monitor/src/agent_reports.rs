@@ -15,7 +15,6 @@ const STEP: u64 = 256 << 20;
 /// not change the node's annotation each time.
 const LOWER_AFTER: Duration = Duration::from_mins(1);
 
-/// A file and what it contains.
 #[derive(Debug)]
 struct Report<T> {
     path: PathBuf,
@@ -38,7 +37,6 @@ impl<T: PartialEq + Serialize> Report<T> {
     }
 }
 
-/// A list of GPUs, by UUID.
 #[derive(Debug)]
 pub struct GpuListReport(Report<GpuSet>);
 

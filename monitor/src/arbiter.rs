@@ -25,7 +25,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_region::host::LaunchCounters;
-use serde::Serialize;
 
 use activity::Activity;
 use loans::LoanClaim;
@@ -39,26 +38,17 @@ pub const PERCENT: Ppm = 10_000;
 /// Measured use from which on a device has no time left but what it loses by switching.
 const FULL: Ppm = 88 * PERCENT;
 
-/// What the limiter does with launches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// What the limiter does with launches, as on the limits page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
 pub enum ThrottleFlag {
     /// Limits their rate.
     #[default]
-    Open,
+    Open = 0,
     /// Delays them.
-    Wait,
+    Wait = 1,
     /// Does not limit them.
-    Unlimited,
-}
-
-impl ThrottleFlag {
-    pub fn value(self) -> u32 {
-        match self {
-            Self::Open => 0,
-            Self::Wait => 1,
-            Self::Unlimited => 2,
-        }
-    }
+    Unlimited = 2,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,11 +94,10 @@ pub struct Measurement {
     /// The newest sample of one of its processes is older than those of others: what it used since
     /// then is not known.
     pub is_late: bool,
-    /// Its processes on the device.
     pub processes: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantDecision {
     pub throttle: ThrottleFlag,
     /// Its rate as a multiple of its share, in millionths; 0: no rate.

@@ -1,7 +1,7 @@
 //! Attributes a process on a GPU to a container with a share, or finds why it is unmanaged. No input
 //! of this can be written by a tenant, and the container of a pod is never guessed.
 
-use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
 use crate::node_sample::{NodeContext, ProcessSample};
 use crate::pods::GpuSource;
 
@@ -80,29 +80,27 @@ impl Owner {
 }
 
 /// The owner of a process, whether it uses the limiter or not.
-pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &NodeContext) -> Owner {
+pub fn owner(one: &ProcessSample, containers: &ManagedContainers, context: &NodeContext) -> Owner {
     let location = &one.process.location;
+    let is_server = context.servers.contains(&one.process.identity.pid);
     let Some(pod) = &location.pod else {
-        let is_server = context.servers.contains(&one.process.identity.pid);
-        return if is_server {
-            Owner::MpsServer
-        } else {
-            Owner::Unmanaged(UnmanagedReason::Host)
-        };
+        let host = Owner::Unmanaged(UnmanagedReason::Host);
+        return if is_server { Owner::MpsServer } else { host };
     };
     let of_pod: Vec<(usize, &ManagedContainer)> = containers
+        .all
         .iter()
         .enumerate()
         .filter(|(_, container)| container.pod == *pod)
         .collect();
     if of_pod.is_empty() {
-        if context.accepted.contains(pod) {
+        if containers.accepted.contains(pod) {
             return Owner::Unknown;
         }
-        if context.mps_pods.contains(pod) || context.servers.contains(&one.process.identity.pid) {
+        if is_server || context.mps_pods.contains(pod) {
             return Owner::MpsServer;
         }
-        if context.unlisted {
+        if containers.unlisted {
             return Owner::Unknown;
         }
         return Owner::Unmanaged(match context.pods.get(pod).map(|pod| pod.gpu) {
@@ -147,9 +145,8 @@ fn device(
 ) -> Option<usize> {
     let gpu = one.gpu.as_str();
     let Some(numbers) = one.instance else {
-        return devices
-            .iter()
-            .position(|device| device.uuid.as_str() == gpu);
+        let mut all = devices.iter();
+        return all.position(|device| device.uuid.as_str() == gpu);
     };
     let known = context.instances.get(&(gpu.to_owned(), numbers));
     let by_uuid = || {

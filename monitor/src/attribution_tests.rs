@@ -12,7 +12,11 @@ fn check(
     context: &NodeContext,
     expected: Owner,
 ) {
-    assert_eq!(owner(one, containers, context), expected, "{what}");
+    let containers = ManagedContainers {
+        all: containers.to_vec(),
+        ..ManagedContainers::default()
+    };
+    assert_eq!(owner(one, &containers, context), expected, "{what}");
 }
 
 fn named(rows: &[(&str, &str, &str)]) -> NodeContext {
@@ -111,17 +115,20 @@ fn waits_for_container_name_before_attribution() {
 fn attributes_nothing_when_share_is_unreadable() {
     let (one, host) = (of(Some("u1"), "c"), of(None, ""));
     check("no share", &one, &[], &NodeContext::default(), NO_SHARE);
-    let damaged = NodeContext {
+    let damaged = ManagedContainers {
         accepted: ["u1".into()].into(),
-        ..NodeContext::default()
+        ..ManagedContainers::default()
     };
-    check("damaged", &one, &[], &damaged, Owner::Unknown);
-    let unlisted = NodeContext {
+    let owner_in = |one: &ProcessSample, containers: &ManagedContainers| {
+        owner(one, containers, &NodeContext::default())
+    };
+    assert_eq!(owner_in(&one, &damaged), Owner::Unknown);
+    let unlisted = ManagedContainers {
         unlisted: true,
-        ..NodeContext::default()
+        ..ManagedContainers::default()
     };
-    check("no list", &one, &[], &unlisted, Owner::Unknown);
-    check("the host's", &host, &[], &unlisted, HOST);
+    assert_eq!(owner_in(&one, &unlisted), Owner::Unknown);
+    assert_eq!(owner_in(&host, &unlisted), HOST);
 }
 
 /// A GPU with these MIG instances, each with its number, uuid and profile, and the container of pod

@@ -29,32 +29,27 @@ impl ContainerCgroups {
         names: &BTreeMap<(PodUid, String), String>,
         processes: &Processes,
     ) -> Cgroups {
-        let shares: BTreeSet<(&PodUid, &str)> = containers
-            .iter()
-            .map(|one| (&one.pod, one.name.as_str()))
-            .collect();
+        let named = containers.iter().map(|one| (&one.pod, one.name.as_str()));
+        let shares: BTreeSet<(&PodUid, &str)> = named.collect();
         let managed: BTreeMap<_, _> = names
             .iter()
             .filter(|((pod, _), name)| shares.contains(&(pod, name.as_str())))
             .collect();
         self.known.retain(|key, _| managed.contains_key(key));
-        let mut searches = BTreeMap::new();
-        for key in managed.keys() {
-            if !self.known.contains_key(*key) {
-                let before = self.searches.get(*key).copied().unwrap_or(0);
-                searches.insert((*key).clone(), before.saturating_add(1));
+        self.searches.retain(|key, _| managed.contains_key(key));
+        let mut places = None;
+        for key in managed.keys().copied() {
+            if self.known.contains_key(key) {
+                continue;
             }
-        }
-        self.searches = searches;
-        let mut wanted = self.searches.iter();
-        if wanted.any(|(_, samples)| *samples <= MAX_SEARCHES) {
-            let places = processes.containers();
-            for (key, samples) in &self.searches {
-                if *samples <= MAX_SEARCHES
-                    && let Some(cgroup) = places.get(key)
-                {
-                    self.known.insert(key.clone(), cgroup.clone());
-                }
+            let searches = self.searches.entry(key.clone()).or_default();
+            if *searches == MAX_SEARCHES {
+                continue;
+            }
+            *searches += 1;
+            let places = places.get_or_insert_with(|| processes.containers());
+            if let Some(cgroup) = places.get(key) {
+                self.known.insert(key.clone(), cgroup.clone());
             }
         }
         let mut all = Cgroups::new();

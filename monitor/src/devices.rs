@@ -78,10 +78,8 @@ impl InventoryCache {
         {
             return (gpus.clone(), failed);
         }
-        let mut gpus = Vec::new();
-        if let Some((_, known)) = &self.inventory {
-            gpus.extend(known.gpus.iter().map(|facts| read_gpu(driver, facts)));
-        }
+        let known = self.inventory.iter().flat_map(|(_, known)| &known.gpus);
+        let gpus: Vec<_> = known.map(|facts| read_gpu(driver, facts)).collect();
         self.now = Some((Instant::now(), gpus.clone()));
         (gpus, failed)
     }

@@ -38,7 +38,6 @@ pub struct ContainerUse {
     pub overhead: u64,
     /// Bytes still counted for processes that ended.
     pub stale: u64,
-    /// Its processes on the device.
     pub processes: u64,
     /// Of these, processes whose memory the driver does not report, so that the measured bytes are
     /// too low.
@@ -99,8 +98,8 @@ pub struct Evaluation {
     /// Unmanaged processes that were there in the sample before too.
     pub unmanaged: Vec<UnmanagedProcess>,
     pub unknown: u64,
-    /// Counters files that their tenants corrupted: index of the container, what is wrong.
-    pub corrupt_counters: Vec<(usize, String)>,
+    /// What is wrong with counters files that their tenants corrupted, by index of the container.
+    pub corrupt_counters: BTreeMap<usize, String>,
     pub actions: Vec<Action>,
 }
 
@@ -156,11 +155,8 @@ struct ShareState {
 impl Evaluator {
     pub fn evaluate(&mut self, sample: &NodeSample, rules: &Rules) -> Evaluation {
         let containers = &sample.containers.all;
-        let owners: Vec<Owner> = sample
-            .processes
-            .iter()
-            .map(|one| owner(one, sample))
-            .collect();
+        let processes = sample.processes.iter();
+        let owners: Vec<Owner> = processes.map(|one| owner(one, sample)).collect();
         let is_uncertain =
             |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
         let mut evaluation = Evaluation {
@@ -176,12 +172,8 @@ impl Evaluator {
             .filter(|(_, owner)| is_uncertain(owner))
             .filter_map(|(one, _)| Some((one.gpu.as_str(), one.process.location.pod.as_ref()?)))
             .collect();
-        let names: BTreeSet<&str> = containers
-            .iter()
-            .map(|container| container.id.as_str())
-            .collect();
-        self.shares
-            .retain(|(name, _), _| names.contains(name.as_str()));
+        let ids = sample.containers.ids();
+        self.shares.retain(|(id, _), _| ids.contains(id.as_str()));
         self.note_reported_twice(sample);
         for (at, container) in containers.iter().enumerate() {
             let mut list = Vec::new();
@@ -210,10 +202,10 @@ impl Evaluator {
             evaluation.uses.push(uses);
             evaluation.charges.push(charges);
             evaluation.process_lists.push(is_whole.then_some(list));
-            if let Some(Some(Err(error))) = sample.counters.get(at)
+            if let Some(Err(error)) = sample.counters_of(at)
                 && error.is_caused_by_tenant()
             {
-                evaluation.corrupt_counters.push((at, error.to_string()));
+                evaluation.corrupt_counters.insert(at, error.to_string());
             }
         }
         self.evaluate_unmanaged(sample, rules, &owners, &mut evaluation);
@@ -224,11 +216,10 @@ impl Evaluator {
         let in_use = &sample.in_use;
         self.reported_twice
             .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
-        let managed = std::mem::take(&mut self.managed);
+        let last = std::mem::take(&mut self.managed);
         for (gpu, in_use) in in_use {
-            let own = sample.processes.iter().filter(|one| one.gpu == *gpu);
-            let managed = managed.get(gpu).copied().unwrap_or(0);
-            let sizes = own.filter_map(|one| one.bytes);
+            let managed = last.get(gpu).copied().unwrap_or(0);
+            let sizes = sample.processes_on(gpu).filter_map(|one| one.bytes);
             let sum = sizes.fold(managed, u64::saturating_add);
             let twice = self.reported_twice.entry(gpu.clone()).or_default();
             twice.add(sum.saturating_sub(*in_use));
@@ -251,16 +242,15 @@ impl Evaluator {
             .shares
             .entry((container.id.clone(), device))
             .or_default();
-        let (reports, is_unread) = match sample.counters.get(at) {
-            Some(Some(Ok(reports))) => (Some(reports), false),
-            // What the limiter counts is not known.
-            Some(Some(Err(error))) => (None, !error.is_caused_by_tenant()),
-            _ => (None, false),
-        };
+        let counters = sample.counters_of(at);
+        let reports = counters.and_then(|read| read.as_ref().ok());
+        let error = counters.and_then(|read| read.as_ref().err());
+        // What the limiter counts is not known.
+        let is_unread = error.is_some_and(|error| !error.is_caused_by_tenant());
         let page = sample.page(at, device);
         let limit = page.limit;
         let mut found = reported_use(reports.map(|(_, after)| after), device);
-        found.unread = matches!(sample.counters.get(at), Some(Some(Err(_))));
+        found.unread = error.is_some();
         found.limit = limit;
         let gpu = sample.gpu(at, device);
         let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
@@ -390,19 +380,19 @@ impl Evaluator {
 /// The owner of a process. It bypasses the limiter without a process slot, or if the counters file of
 /// its container is corrupt. An exiting process has released its slot already.
 fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
-    let owner = attribution::owner(one, &sample.containers.all, &sample.context);
+    let owner = attribution::owner(one, &sample.containers, &sample.context);
     let Owner::Share(at, device) = owner else {
         return owner;
     };
-    let has_slot = match sample.counters.get(at) {
-        Some(Some(Ok((before, after)))) => {
+    let has_slot = match sample.counters_of(at) {
+        Some(Ok((before, after))) => {
             let mut with_slots = before.processes.iter().chain(&after.processes);
             let container_pid = one.process.container_pid;
             container_pid.is_none() || with_slots.any(|process| process.pid == container_pid)
         }
         // An error of the host's says nothing about a tenant.
-        Some(Some(Err(error))) => !error.is_caused_by_tenant(),
-        Some(None) | None => true,
+        Some(Err(error)) => !error.is_caused_by_tenant(),
+        None => true,
     };
     if has_slot || one.process.exiting {
         owner
@@ -411,7 +401,6 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
     }
 }
 
-/// What a counters file reports for a device.
 fn reported_use(report: Option<&CountersSnapshot>, device: usize) -> ContainerUse {
     let Some(report) = report else {
         return ContainerUse::default();

@@ -72,10 +72,8 @@ pub(super) fn sample(counters: [Counters; 2], processes: &[(u32, &str, u64)]) ->
 
 pub(super) fn evaluate_all(samples: &[NodeSample], rules: &Rules) -> Vec<Evaluation> {
     let mut evaluator = Evaluator::default();
-    samples
-        .iter()
-        .map(|sample| evaluator.evaluate(sample, rules))
-        .collect()
+    let each = samples.iter();
+    each.map(|one| evaluator.evaluate(one, rules)).collect()
 }
 
 /// The same sample twice a second for eleven seconds.

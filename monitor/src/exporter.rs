@@ -13,7 +13,7 @@ use crate::actions::ActionCounts;
 use crate::devices::{GpuSample, InstanceSample};
 use crate::enforce::EnforcedBy;
 use crate::evaluation::{ContainerUse, Evaluation};
-use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::managed_containers::ManagedContainer;
 use crate::metrics::{self as all, Declared, Family, Samples, Value};
 use crate::node_sample::NodeSample;
 use crate::pods::Pod;
@@ -93,10 +93,8 @@ pub fn samples(snapshot: &Snapshot) -> Samples {
     for gpu in &snapshot.gpus {
         add_gpu(&mut samples, snapshot, gpu);
     }
-    for (at, container) in snapshot.sample.containers.all.iter().enumerate() {
-        for (index, device) in container.devices.iter().enumerate() {
-            add_share(&mut samples, snapshot, (at, container), (index, device));
-        }
+    for share in snapshot.sample.shares() {
+        add_share(&mut samples, snapshot, share);
     }
     add_unmanaged(&mut samples, snapshot);
     add_monitor(&mut samples, snapshot);
@@ -124,21 +122,18 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     };
     let whole = |value: Option<u32>| value.map(|value| Value::Whole(value.into()));
     let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
-    let bytes = gpu.bytes;
-    let load = gpu.load;
+    let flag = |is: bool| Value::Whole(is.into());
+    let (sample, bytes, load) = (&snapshot.sample, gpu.bytes, gpu.load);
     let by_driver = snapshot.driver_limits.get(&gpu.uuid);
-    let limits = by_driver.map(|has| Value::Whole((*has).into()));
-    put(&all::GPU_LIMITS, limits);
-    let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
-    let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
-    let is_known = is_sampled && !snapshot.sample.unsampled.contains(&gpu.uuid);
-    let corrected = is_known.then(|| Value::Whole(is_corrected.into()));
-    put(&all::GPU_CORRECTED, corrected);
+    put(&all::GPU_LIMITS, by_driver.map(|has| flag(*has)));
+    let is_sampled = !sample.blind.contains(&gpu.uuid);
+    let is_known = is_sampled && !sample.unsampled.contains(&gpu.uuid);
+    let is_corrected = !sample.uncorrected.contains(&gpu.uuid);
+    put(&all::GPU_CORRECTED, is_known.then(|| flag(is_corrected)));
     let used = bytes.map(|of| Value::Whole(of.used));
-    let reserved = bytes.map(|of| Value::Whole(of.reserved));
     put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
     put(&all::GPU_USED, used);
-    put(&all::GPU_RESERVED, reserved);
+    put(&all::GPU_RESERVED, bytes.map(|of| Value::Whole(of.reserved)));
     put(&all::GPU_BUSY, ratio(load.busy));
     put(&all::GPU_MEMORY_BUSY, ratio(load.memory_busy));
     put(&all::GPU_TEMPERATURE, whole(load.temperature));
@@ -146,21 +141,15 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .power
         .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
     put(&all::GPU_POWER, watts);
-    let containers = snapshot.sample.containers.all.iter().enumerate();
-    let all_shares =
-        containers.flat_map(|(at, container)| (0..container.devices.len()).map(move |i| (at, i)));
-    let shares = all_shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
-    put(&all::GPU_SHARES, Some(number(shares.count())));
-    let processes = snapshot
-        .sample
-        .processes
-        .iter()
-        .filter(|one| one.gpu == gpu.uuid);
-    let all_processes = is_sampled.then(|| number(processes.clone().count()));
-    put(&all::GPU_PROCESSES, all_processes);
-    let unmeasured = processes.filter(|one| one.bytes.is_none());
-    let unavailable = is_sampled.then(|| number(unmeasured.count()));
-    put(&all::GPU_UNAVAILABLE, unavailable);
+    let shares = sample.shares();
+    let own = shares.filter(|(at, device)| sample.gpu(*at, *device) == gpu.uuid);
+    put(&all::GPU_SHARES, Some(number(own.count())));
+    if is_sampled {
+        let processes = || sample.processes_on(&gpu.uuid);
+        put(&all::GPU_PROCESSES, Some(number(processes().count())));
+        let unmeasured = processes().filter(|one| one.bytes.is_none());
+        put(&all::GPU_UNAVAILABLE, Some(number(unmeasured.count())));
+    }
     put(&all::HAMI_USED, used);
     put(&all::HAMI_BUSY, whole(load.busy));
     for one in &gpu.instances {
@@ -184,12 +173,8 @@ fn add_instance(samples: &mut Samples, node: &str, gpu: &GpuSample, one: &Instan
     }
 }
 
-fn add_share(
-    samples: &mut Samples,
-    snapshot: &Snapshot,
-    (at, container): (usize, &ManagedContainer),
-    (index, device): (usize, &ContainerDevice),
-) {
+fn add_share(samples: &mut Samples, snapshot: &Snapshot, (at, index): (usize, usize)) {
+    let container = &snapshot.sample.containers.all[at];
     let found = snapshot.evaluation.share(at, index);
     let work = found.work;
     let uuid = snapshot.sample.device_uuid(at, index).to_owned();
@@ -200,7 +185,7 @@ fn add_share(
         index.to_string(),
         uuid,
     ];
-    let labels = share_labels(snapshot, (at, container), (index, device));
+    let labels = share_labels(snapshot, (at, index));
     let mut put = |metric: &Declared, value: Value| {
         let labels: &[String] = match metric.family {
             Family::Own => &labels,
@@ -209,7 +194,7 @@ fn add_share(
         samples.add(metric, labels, value);
     };
     let seconds = |nanoseconds: u64| Value::Part(Duration::from_nanos(nanoseconds).as_secs_f64());
-    let core_limit = match device.cores.0 {
+    let core_limit = match container.devices[index].cores.0 {
         0 => 1.0,
         percent => f64::from(percent) / 100.0,
     };
@@ -262,17 +247,11 @@ fn add_share(
         put(&all::SHARE_LAST, since);
         put(&all::HAMI_LAST, since);
     }
-    let corrupt_counters = snapshot
-        .evaluation
-        .corrupt_counters
-        .iter()
-        .any(|(index, _)| *index == at);
-    put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
-    let enforced_by = snapshot
-        .enforced_by
-        .get(at)
-        .and_then(|container| container.get(index));
-    for by in enforced_by.into_iter().flatten() {
+    let is_corrupt = snapshot.evaluation.corrupt_counters.contains_key(&at);
+    put(&all::SHARE_CORRUPT, Value::Whole(is_corrupt.into()));
+    let enforced_by = snapshot.enforced_by.get(at);
+    let own = enforced_by.and_then(|container| container.get(index));
+    for by in own.into_iter().flatten() {
         let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
         samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
     }
@@ -318,11 +297,8 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         let pod = snapshot.sample.context.pods.get(&container.pod);
         lives && snapshot.listed && pod.is_none_or(|pod| pod.ended)
     };
-    let orphaned = containers
-        .all
-        .iter()
-        .zip(&snapshot.evaluation.uses)
-        .filter(is_orphaned);
+    let uses = &snapshot.evaluation.uses;
+    let orphaned = containers.all.iter().zip(uses).filter(is_orphaned);
     put(&all::ORPHANED, number(orphaned.count()));
     put(&all::UNREADABLE, number(containers.unreadable.len()));
     put(&all::UNKNOWN, Value::Whole(snapshot.evaluation.unknown));
@@ -361,11 +337,9 @@ fn add_last_sample(samples: &mut Samples, node: &[String], at: SystemTime) {
     samples.add(&all::LAST_SAMPLE, node, seconds);
 }
 
-fn share_labels(
-    snapshot: &Snapshot,
-    (at, container): (usize, &ManagedContainer),
-    (index, device): (usize, &ContainerDevice),
-) -> [String; 9] {
+fn share_labels(snapshot: &Snapshot, (at, index): (usize, usize)) -> [String; 9] {
+    let container = &snapshot.sample.containers.all[at];
+    let device = &container.devices[index];
     let uuid = snapshot.sample.device_uuid(at, index);
     let parent = snapshot.sample.gpu(at, index);
     let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == parent);

@@ -70,20 +70,16 @@ struct Mean {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryReport {
     pub node: NodeName,
-    /// The times of the points, in seconds since 1970.
     pub times: Vec<u64>,
     /// GPUs and MIG instances.
     pub gpus: Vec<GpuHistory>,
-    /// Shares that have not ended.
     pub shares: Vec<ShareHistory>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuHistory {
     pub gpu: GpuUuid,
-    /// Memory in use by anybody.
     pub memory: Vec<Option<Mib>>,
-    /// How much of the time a kernel ran.
     pub sm: Vec<Option<Percent>>,
     /// Degrees Celsius.
     pub temperature: Vec<Option<u32>>,
@@ -96,9 +92,7 @@ pub struct ShareHistory {
     #[serde(flatten)]
     pub name: ShareName,
     pub memory: Vec<Option<Mib>>,
-    /// Compute of the GPU that they used.
     pub sm: Vec<Option<Percent>>,
-    /// How much of the time launches waited for the share.
     pub throttled: Vec<Option<Percent>>,
 }
 

@@ -122,9 +122,8 @@ impl Lending {
     ) -> Vec<(Vec<LentShare>, GpuLending)> {
         let all = shares(sample, evaluation, &self.grace, tolerance);
         self.call_backs.retain(|gpu, _| all.contains_key(gpu));
-        let containers = &sample.containers.all;
-        self.short
-            .retain(|(id, _)| containers.iter().any(|one| one.id == *id));
+        let ids = sample.containers.ids();
+        self.short.retain(|(id, _)| ids.contains(id.as_str()));
         let unmanaged = evaluation.unmanaged_memory();
         let decided = all.into_iter().filter_map(|(gpu, shares)| {
             let free = free(&gpu)?;
@@ -264,16 +263,13 @@ fn shares(
         if !container.limited {
             continue;
         }
-        let reports = match sample.counters.get(at) {
-            Some(Some(Ok((_, after)))) => Some(after),
-            _ => None,
-        };
+        let reports = sample.counters_of(at).and_then(|read| read.as_ref().ok());
         let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
         for (device, found) in uses.iter().enumerate() {
-            let (bytes, written) = reports.map_or((0, 0), |read| read.device(device).lacking);
-            let age = sample
-                .taken_at
-                .saturating_sub(Duration::from_nanos(written));
+            let lacking = reports.map(|(_, after)| after.device(device).lacking);
+            let (bytes, written) = lacking.unwrap_or_default();
+            let written = Duration::from_nanos(written);
+            let age = sample.taken_at.saturating_sub(written);
             let lacking = if age <= REPORT_AGE { bytes } else { 0 };
             // Where the driver reports no sizes, only the tenant says it.
             let counted = found.tracked.saturating_sub(lacking).min(found.limit);

@@ -2,7 +2,7 @@
 //! directory: the accepted allocations and the container directories. Needs no API server. A file
 //! that cannot be read does not hide the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,28 +43,28 @@ pub struct ManagedContainer {
     pub name: String,
     /// Its devices, in the order of the limits page and the counters file.
     pub devices: Vec<ContainerDevice>,
-    pub priority: u8,
     pub effective: EffectiveLimits,
     /// It has the limiter: each of its processes on a GPU has a process slot.
     pub limited: bool,
     pub directory: ContainerDirectory,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableShare {
-    pub file: PathBuf,
-    pub problem: String,
-}
-
 /// The containers with a share at one moment, ordered by directory name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedContainers {
     pub all: Vec<ManagedContainer>,
-    pub unreadable: Vec<UnreadableShare>,
+    /// Files of accepted allocations that cannot be read, and why.
+    pub unreadable: BTreeMap<PathBuf, String>,
     /// All pods with a share, including those.
     pub accepted: BTreeSet<PodUid>,
     /// There may be more shares: their list cannot be read, or is gone.
     pub unlisted: bool,
+}
+
+impl ManagedContainers {
+    pub fn ids(&self) -> BTreeSet<&str> {
+        self.all.iter().map(|one| one.id.as_str()).collect()
+    }
 }
 
 pub type ContainersReceiver = watch::Receiver<Arc<ManagedContainers>>;
@@ -93,16 +93,21 @@ impl ContainerReader {
             return Arc::clone(containers);
         }
         let mut found = read(&self.state);
-        let (last, there) = (self.last.as_ref(), state.accepted().is_dir());
+        let last = self.last.as_ref().map(|(_, last)| last);
         // If the directory is gone, earlier shares are unknown now.
-        found.unlisted |=
-            !there && last.is_some_and(|(_, last)| last.unlisted || !last.accepted.is_empty());
-        let mut containers = Arc::new(found);
-        if let Some((_, last)) = &self.last
-            && **last == *containers
-        {
-            containers = Arc::clone(last);
+        let had_shares = |last: &Arc<ManagedContainers>| last.unlisted || !last.accepted.is_empty();
+        found.unlisted |= !state.accepted().is_dir() && last.is_some_and(had_shares);
+        for (file, problem) in &found.unreadable {
+            let known = last.and_then(|last| last.unreadable.get(file));
+            if known != Some(problem) {
+                let file = file.display();
+                tracing::warn!(%file, problem, "cannot read an accepted allocation");
+            }
         }
+        let containers = match last {
+            Some(last) if **last == found => Arc::clone(last),
+            _ => Arc::new(found),
+        };
         self.last = Some((changed, Arc::clone(&containers)));
         containers
     }
@@ -146,9 +151,8 @@ pub fn read(state: &Path) -> ManagedContainers {
             Ok(entry) => entry.path(),
             Err(error) => {
                 containers.unlisted = true;
-                containers
-                    .unreadable
-                    .push(unreadable_share(&folder, &error));
+                let problem = error.to_string();
+                containers.unreadable.insert(folder.clone(), problem);
                 continue;
             }
         };
@@ -157,28 +161,19 @@ pub fn read(state: &Path) -> ManagedContainers {
             continue;
         };
         containers.accepted.insert(pod);
-        match fs::read(&file) {
+        let found = match fs::read(&file) {
             // Removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => containers.unreadable.push(unreadable_share(&file, &error)),
-            Ok(text) => match read_share(&text, &directories) {
-                Ok(found) => containers.all.extend(found),
-                Err(problem) => containers
-                    .unreadable
-                    .push(UnreadableShare { file, problem }),
-            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => Err(error.to_string()),
+            Ok(text) => read_share(&text, &directories),
+        };
+        match found {
+            Ok(found) => containers.all.extend(found),
+            Err(problem) => drop(containers.unreadable.insert(file, problem)),
         }
     }
     containers.all.sort_by(|a, b| a.id.cmp(&b.id));
-    containers.unreadable.sort_by(|a, b| a.file.cmp(&b.file));
     containers
-}
-
-fn unreadable_share(file: &Path, error: &io::Error) -> UnreadableShare {
-    UnreadableShare {
-        file: file.to_owned(),
-        problem: error.to_string(),
-    }
 }
 
 fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, String> {
@@ -202,7 +197,6 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
             pod_name: stored.pod_name.clone(),
             name: container.to_owned(),
             devices,
-            priority: stored.allocation.priority,
             effective,
             limited: has_limiter(effective, &directory),
             directory,

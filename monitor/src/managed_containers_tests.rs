@@ -31,7 +31,7 @@ fn make_old(dir: &tempfile::TempDir) {
 fn lists_each_container_with_a_directory() {
     let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-0-1/lib", "GPU-a-1-2"]);
     let containers = read(dir.path());
-    assert_eq!(containers.unreadable, []);
+    assert!(containers.unreadable.is_empty());
     let found: Vec<_> = containers.all.iter().map(|s| (&*s.id, &*s.name)).collect();
     assert_eq!(found, [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")]);
     let [init, main] = &containers.all[..] else {
@@ -39,7 +39,7 @@ fn lists_each_container_with_a_directory() {
     };
     assert!(init.limited && !main.limited, "one has the library");
     assert_eq!((main.pod.as_str(), &*main.pod_name), ("u1", "train"));
-    assert_eq!((&*main.namespace, main.priority), ("default", 1));
+    assert_eq!(main.namespace, "default");
     assert_eq!(main.effective.utilization, UtilizationPolicy::Force);
     assert!(main.effective.oom_killer);
     let device = &main.devices[0];
@@ -57,8 +57,7 @@ fn names_unreadable_share_without_hiding_others() {
         let files = [("u1.json", WRITTEN), ("u2.json", text)];
         let containers = read(state(&files, &["GPU-a-1-2", "x"]).path());
         assert_eq!(containers.all.len(), 1, "{text}");
-        let problems = containers.unreadable.iter().map(|one| &*one.problem);
-        let problems: String = problems.collect();
+        let problems: String = containers.unreadable.into_values().collect();
         assert!(problems.contains(expected), "{problems}");
         assert_eq!(problems.is_empty(), expected.is_empty(), "{problems}");
     };

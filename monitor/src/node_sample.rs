@@ -53,20 +53,30 @@ impl NodeSample {
         page.copied().unwrap_or_default()
     }
 
-    pub fn device_uuid(&self, at: usize, device: usize) -> &str {
-        let current_uuids = self
-            .context
-            .current_uuids
-            .get(at)
-            .and_then(|all| all.get(device));
-        let allocated = || self.containers.all[at].devices[device].uuid.as_str();
-        current_uuids.map_or_else(allocated, String::as_str)
+    pub fn counters_of(&self, at: usize) -> Option<&Counters> {
+        self.counters.get(at)?.as_ref()
     }
 
-    /// The uuids of all devices of a container.
+    pub fn device_uuid(&self, at: usize, device: usize) -> &str {
+        let current_uuids = self.context.current_uuids.get(at);
+        let current = current_uuids.and_then(|all| all.get(device));
+        let allocated = || self.containers.all[at].devices[device].uuid.as_str();
+        current.map_or_else(allocated, String::as_str)
+    }
+
     pub fn device_uuids(&self, at: usize) -> impl Iterator<Item = &str> {
         let devices = 0..self.containers.all[at].devices.len();
         devices.map(move |device| self.device_uuid(at, device))
+    }
+
+    /// The shares: index of each container, and of each device in it.
+    pub fn shares(&self) -> impl Iterator<Item = (usize, usize)> {
+        let containers = self.containers.all.iter().enumerate();
+        containers.flat_map(|(at, one)| (0..one.devices.len()).map(move |device| (at, device)))
+    }
+
+    pub fn processes_on(&self, gpu: &str) -> impl Iterator<Item = &ProcessSample> {
+        self.processes.iter().filter(move |one| one.gpu == gpu)
     }
 
     /// Whether the driver said what the processes on a GPU used of its compute.
@@ -82,11 +92,7 @@ impl NodeSample {
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut unmeasured, mut unknown) = (BTreeSet::new(), BTreeSet::new());
         for gpu in gpus {
-            let mut processes = self
-                .processes
-                .iter()
-                .filter(|one| one.gpu == gpu)
-                .peekable();
+            let mut processes = self.processes_on(gpu).peekable();
             if processes.peek().is_none() || self.blind.contains(gpu) {
                 unknown.insert(gpu.to_owned());
             } else if processes.any(|one| one.bytes.is_none()) {
@@ -137,10 +143,6 @@ pub struct NodeContext {
     /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports
     /// them.
     pub mps_pods: BTreeSet<PodUid>,
-    /// Pods with a share, even if it cannot be read.
-    pub accepted: BTreeSet<PodUid>,
-    /// There may be more pods with a share.
-    pub unlisted: bool,
 }
 
 impl NodeContext {

@@ -68,7 +68,6 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// The same value in all samples.
     fn all(value: u64) -> Self {
         Self {
             last: [value; SAMPLES],

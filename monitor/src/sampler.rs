@@ -117,23 +117,16 @@ impl Sampler {
         let processes = sample.processes.iter();
         let busy = processes.filter_map(|one| one.process.location.pod.clone());
         self.busy = Some(busy.chain(last.into_iter().flatten()).collect());
-        if sample
-            .processes
-            .iter()
-            .any(|one| sample.context.is_on_new_instance(one))
-        {
+        let is_on_new = |one: &ProcessSample| sample.context.is_on_new_instance(one);
+        if sample.processes.iter().any(is_on_new) {
             self.gpus.invalidate();
         }
         let names = &sample.context.container_names;
         sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        let ids: BTreeSet<&String> = containers
-            .all
-            .iter()
-            .map(|container| &container.id)
-            .collect();
-        self.pages.retain(|id, _| ids.contains(id));
+        let ids = containers.ids();
+        self.pages.retain(|id, _| ids.contains(id.as_str()));
         (sample, gpus)
     }
 
@@ -247,7 +240,7 @@ impl Sampler {
                 sample.blind.insert(gpu.to_owned());
             }
         }
-        let is_busy = sample.processes.iter().any(|one| one.gpu == gpu);
+        let is_busy = sample.processes_on(gpu).next().is_some();
         if is_busy && let Ok(memory) = self.driver.memory(gpu) {
             sample.in_use.insert(gpu.to_owned(), memory.used);
         }
@@ -266,18 +259,15 @@ impl Sampler {
             }
         };
         let now = Instant::now();
-        let processes = sample.processes.iter().filter(|one| one.gpu == gpu);
+        let processes = sample.processes_on(gpu);
         let pids: BTreeSet<u32> = processes.map(|one| one.process.identity.pid).collect();
-        if self
-            .samples
-            .take(gpu, &shares, |pid| pids.contains(&pid), now)
-        {
+        let runs = |pid: u32| pids.contains(&pid);
+        if self.samples.take(gpu, &shares, runs, now) {
             sample.newly_sampled.insert(gpu.to_owned());
         }
-        let busy = self.samples.busy(gpu, now);
-        sample
-            .busy
-            .extend(busy.map(|(pid, busy)| ((gpu.to_owned(), pid), busy)));
+        for (pid, busy) in self.samples.busy(gpu, now) {
+            sample.busy.insert((gpu.to_owned(), pid), busy);
+        }
     }
 
     fn context(
@@ -294,8 +284,6 @@ impl Sampler {
             mps_pods: mps_pods.unwrap_or_default(),
             container_names: self.names.update(accepted, &pods).clone(),
             pods,
-            accepted: containers.accepted.clone(),
-            unlisted: containers.unlisted,
             ..NodeContext::default()
         };
         if let Err(error) = self.names.write() {

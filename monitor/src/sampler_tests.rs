@@ -237,7 +237,7 @@ fn omits_containers_of_ended_pods_without_processes() {
         // The processes on a GPU are known after one sample.
         sampler.sample();
         let sample = sampler.sample().0;
-        assert!(sample.context.accepted.contains(&PodUid::from(POD)));
+        assert!(sample.containers.accepted.contains(&PodUid::from(POD)));
         sample.containers.all.len()
     };
     assert_eq!(containers("Pending", None), 1);

@@ -49,7 +49,6 @@ pub(crate) fn container(
         pod_name: format!("pod-{pod}"),
         name: container.to_owned(),
         devices: devices.iter().map(|uuid| device(uuid)).collect(),
-        priority: 1,
         effective: EffectiveLimits {
             oom_killer: true,
             ..EffectiveLimits::default()
@@ -81,7 +80,6 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
     }
 }
 
-/// A sample with these containers.
 pub(crate) fn node_sample(containers: Vec<ManagedContainer>) -> NodeSample {
     let containers = ManagedContainers {
         all: containers,

@@ -12,12 +12,10 @@ use crate::exporter::Snapshot;
 /// known: from two samples the history knows how much they are throttled.
 pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Option<Duration>>) {
     let taken_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
-    let containers = 0..snapshot.sample.containers.all.len();
-    let shares = containers.flat_map(|at| {
-        let devices = 0..snapshot.sample.containers.all[at].devices.len();
-        devices.map(move |device| share(snapshot, at, device))
-    });
-    let (shares, waited) = shares.unzip();
+    let shares = snapshot.sample.shares();
+    let (shares, waited) = shares
+        .map(|(at, device)| share(snapshot, at, device))
+        .unzip();
     let usage = NodeUsage {
         node: snapshot.node.as_str().into(),
         taken_at: taken_at.unwrap_or_default().as_secs(),
@@ -29,7 +27,8 @@ pub fn read(snapshot: &Snapshot) -> (NodeUsage, Vec<Option<Duration>>) {
 
 fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
     let used = |bytes: Option<DeviceMemory>| bytes.map(|bytes| Mib(bytes.used >> 20));
-    let each = snapshot.gpus.iter().flat_map(|gpu| {
+    let mut all = Vec::new();
+    for gpu in &snapshot.gpus {
         let whole = GpuUsage {
             gpu: gpu.uuid.as_str().into(),
             memory: used(gpu.bytes),
@@ -37,18 +36,15 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuUsage> {
             temperature: gpu.load.temperature,
             power: gpu.load.power.map(|milliwatts| milliwatts / 1000),
         };
-        let instances = gpu.instances.iter().map({
-            let whole = whole.clone();
-            move |one| GpuUsage {
-                gpu: one.uuid.as_str().into(),
-                memory: used(one.bytes),
-                sm: None,
-                ..whole.clone()
-            }
-        });
-        instances.chain([whole]).collect::<Vec<_>>()
-    });
-    each.collect()
+        all.extend(gpu.instances.iter().map(|one| GpuUsage {
+            gpu: one.uuid.as_str().into(),
+            memory: used(one.bytes),
+            sm: None,
+            ..whole.clone()
+        }));
+        all.push(whole);
+    }
+    all
 }
 
 fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Option<Duration>) {

@@ -75,11 +75,8 @@ pub enum HookError {
 }
 
 fn listed(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    paths.join(", ")
+    let names = paths.iter().map(|path| path.display().to_string());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a kernel of this release (`5.15.0-91-generic`) resolves paths inside a root and tells

@@ -53,30 +53,22 @@ pub struct DeviceAccount<'a, W> {
     pub total: &'a W,
     /// The slot's operations under way and completed.
     pub busy: &'a W,
-    /// The slot's bytes on this device.
     pub used: &'a W,
     /// 1: the slot's process is suspended, and its bytes are not on the device.
     pub suspended: &'a W,
 }
 
-/// The bytes in a device's total.
 pub fn bytes(total: &impl AtomicWord) -> u64 {
     total.load() & BYTES
 }
 
-/// A reservation would exceed the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverLimit {
-    /// Bytes in use by all processes.
-    pub used: u64,
-}
-
 impl<W: AtomicWord> DeviceAccount<'_, W> {
     /// Reserves `size` bytes if at most `limit` are in use then; the bytes in use then.
-    pub fn reserve(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
+    #[must_use]
+    pub fn reserve(&self, size: u64, limit: u64) -> Option<u64> {
         self.operate(|| {
             let taken = self.try_add(size, limit.min(BYTES));
-            if taken.is_ok() {
+            if taken.is_some() {
                 self.used.add(size);
             }
             taken
@@ -136,14 +128,13 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
     }
 
     /// Adds to the total only, if it is at most `limit` then.
-    pub(crate) fn try_add(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
+    pub(crate) fn try_add(&self, size: u64, limit: u64) -> Option<u64> {
         let mut total = self.total.load();
         loop {
-            let used = total & BYTES;
-            let sum = used.checked_add(size).filter(|sum| *sum <= limit);
-            let after = sum.ok_or(OverLimit { used })?;
+            let sum = (total & BYTES).checked_add(size);
+            let after = sum.filter(|sum| *sum <= limit)?;
             match self.total.exchange(total, (total & !BYTES) | after) {
-                Ok(()) => return Ok(after),
+                Ok(()) => return Some(after),
                 Err(now) => total = now,
             }
         }

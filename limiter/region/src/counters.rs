@@ -46,30 +46,25 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
-use std::os::fd::AsFd;
 
 use thiserror::Error;
 
 use crate::limits::MAX_DEVICES;
-use crate::map::{self, Map};
+use crate::map::Map;
 use crate::shared::Entry;
 
 pub const SIZE: u64 = 2 << 20;
-/// Processes that can have memory.
 pub const SLOTS: usize = 1024;
-/// Blocks of memory that processes share.
 pub const ENTRIES: usize = 8192;
 pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"ALQCOUNT";
 const HIGH: usize = 16;
-/// Where the number of entries that were ever used is.
 pub(crate) const HIGHEST_ENTRY: usize = 24;
 const FIRST_DEVICE: usize = 4096;
 pub(crate) const DEVICE: usize = 256;
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
-/// Where a slot says that its process is suspended.
 pub(crate) const SUSPENSION: usize = 24;
 const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
@@ -77,7 +72,6 @@ const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
 const SLOT_DETAIL: usize = 8;
 const FIRST_ENTRY: usize = FIRST_SLOT + SLOTS * SLOT;
 pub(crate) const ENTRY: usize = 32;
-/// Where the last entry ends.
 pub(crate) const END: usize = FIRST_ENTRY + ENTRIES * ENTRY;
 /// Bytes of a block, in which managed memory is counted.
 pub const BLOCK: u64 = 2 << 20;
@@ -99,10 +93,8 @@ pub fn header() -> [u8; HEADER] {
     bytes
 }
 
-/// A number that tells an open counters file from each copy of it.
-pub fn identity(file: impl AsFd) -> io::Result<u64> {
-    map::identity(file)
-}
+/// That of an open counters file tells it from each copy of it.
+pub use crate::map::identity;
 
 #[derive(Debug, Error)]
 pub enum AttachError {
@@ -114,35 +106,27 @@ pub enum AttachError {
     /// Not a counters file, or one with another layout.
     #[error("the counters file does not have layout version {VERSION}")]
     Layout,
-    /// Not the container's own file.
     #[error(
         "the counters file is a copy, which would be a second share; expected: /.aliquot itself in this root, as with: mount --rbind /.aliquot ROOT/.aliquot"
     )]
     Copy,
-    /// Each slot is that of a living process.
     #[error("{SLOTS} processes of the container have memory of a GPU; expected: no more than that")]
     NoSlot,
 }
 
-/// What the processes of a container record of their launches on one device; times are nanoseconds
-/// of the monotonic clock.
+/// What the processes of a container record of their launches on one device: the words of the table
+/// above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeRecord<T> {
-    /// The bucket, in one word: until when it is in debt.
     pub debt: T,
-    /// Until when all launched work is expected to run; written only for a container with a limit,
-    /// also while it does not apply.
+    /// Written, as `busy`, only for a container with a limit, also while it does not apply.
     pub until: T,
-    /// Nanoseconds of GPU time used; written likewise.
     pub busy: T,
     /// When a launch was last reported; 0: never.
     pub last: T,
     pub launches: T,
-    /// Nanoseconds that launches waited.
     pub waited: T,
-    /// Nanoseconds that launches waited on the device for other tenants.
     pub contended: T,
-    /// Processes with measured work on the device.
     pub running: T,
 }
 
@@ -264,13 +248,11 @@ pub(crate) fn entry_offset(entry: usize) -> usize {
     FIRST_ENTRY + entry * ENTRY
 }
 
-/// Offset of a word of a device.
 pub(crate) fn device_offset(device: usize, at: usize) -> usize {
     assert!(device < MAX_DEVICES);
     FIRST_DEVICE + device * DEVICE + at
 }
 
-/// Offset of a slot's words for a device.
 pub(crate) fn slot_device_offset(slot: usize, device: usize) -> usize {
     assert!(device < MAX_DEVICES);
     start(slot) + SLOT_DEVICES + device * SLOT_DEVICE

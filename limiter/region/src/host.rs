@@ -61,9 +61,8 @@ impl CountersReadError {
 /// What one process uses of one device, according to its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotUsage {
-    /// Bytes.
     pub used: u64,
-    /// Of these, contexts.
+    /// Of the used bytes, contexts.
     pub contexts: u64,
     /// Of these, managed memory, which the driver may leave out of what it reports.
     pub managed: u64,
@@ -96,7 +95,6 @@ pub struct DeviceCounters {
     pub total: u64,
     /// Bytes for which more than one living process is charged, and orphans.
     pub overlap: Overlap,
-    /// Highest number of bytes that was ever in use.
     pub peak: u64,
     pub refused: u64,
     pub compute: LaunchCounters,
@@ -298,7 +296,6 @@ fn locked_slots(file: &File, longest: Duration) -> Result<Vec<usize>, CountersRe
     Ok(found)
 }
 
-/// The processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

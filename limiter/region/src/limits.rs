@@ -39,7 +39,6 @@ use core::ops::Range;
 use thiserror::Error;
 
 pub const SIZE: usize = 4096;
-/// Number of device records that fit.
 pub const MAX_DEVICES: usize = (SIZE - size_of::<PageHeader>()) / size_of::<DeviceRecord>();
 pub const UUID: usize = 40;
 pub const VERSION: u32 = 1;
@@ -92,26 +91,20 @@ struct DeviceRecord {
     others: u32,
 }
 
+macro_rules! assert_offsets {
+    ($record:ident: $($field:ident $offset:literal),*) => {
+        $(assert!(offset_of!($record, $field) == $offset);)*
+    };
+}
+
 const _: () = {
-    assert!(size_of::<PageHeader>() == 64 && size_of::<DeviceRecord>() == 120);
-    assert!(offset_of!(PageHeader, version) == 8 && offset_of!(PageHeader, devices) == 12);
-    assert!(offset_of!(PageHeader, sequence) == SEQUENCE.start);
-    assert!(offset_of!(PageHeader, heartbeat) == 24 && offset_of!(PageHeader, priority) == 32);
-    assert!(offset_of!(PageHeader, policy) == 36 && offset_of!(PageHeader, flags) == 40);
-    assert!(offset_of!(PageHeader, counters) == 56);
-    assert!(offset_of!(DeviceRecord, memory) == 40 && offset_of!(DeviceRecord, cores) == 48);
-    assert!(
-        offset_of!(DeviceRecord, throttle_flag) == 52
-            && offset_of!(DeviceRecord, rate_correction) == 56
-    );
-    assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
-    assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
-    assert!(offset_of!(DeviceRecord, others_time) == 88 && offset_of!(DeviceRecord, request) == 96);
-    assert!(
-        offset_of!(DeviceRecord, called_back) == 104
-            && offset_of!(DeviceRecord, max_wait_ms) == 108
-    );
-    assert!(offset_of!(DeviceRecord, others) == 116 && MAX_DEVICES == 33);
+    assert!(size_of::<PageHeader>() == 64 && size_of::<DeviceRecord>() == 120 && MAX_DEVICES == 33);
+    assert_offsets!(PageHeader: version 8, devices 12, sequence 16, heartbeat 24, priority 32,
+        policy 36, flags 40, counters 56);
+    assert_offsets!(DeviceRecord: memory 40, cores 48, throttle_flag 52, rate_correction 56,
+        tenants 60, overhead 64, context 72, physical 80, others_time 88, request 96,
+        called_back 104, max_wait_ms 108, cores_limit 112, others 116);
+    assert!(SEQUENCE.start == 16);
 };
 
 /// The fields that only the host changes after the page was created: start and length.
@@ -123,30 +116,24 @@ const HOST_FIELDS: [(usize, usize); 5] = [
     (offset_of!(DeviceRecord, others), 4),
 ];
 
+/// Fields of the table above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerLimits {
-    /// 0 high, 1 low.
     pub priority: u32,
-    /// 0 default, 1 force, 2 disable.
     pub policy: u32,
-    /// [`OVERSUBSCRIBE`], [`OOM_KILLER`], [`UNCONTROLLED`], [`YIELDS`].
     pub flags: u32,
 }
 
+/// Fields of the table above, for one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits<'a> {
-    /// UUID, at most [`UUID`] bytes.
+    /// At most [`UUID`] bytes.
     pub uuid: &'a str,
     pub memory: u64,
-    /// Compute limit in percent; 0 and 100: none.
     pub cores: u32,
-    /// Memory of one context in bytes; 0: [`CONTEXT`].
     pub context: u64,
-    /// Part of the device's physical memory in bytes; 0: all of `memory`.
     pub physical: u64,
-    /// What of `memory` was requested, in bytes; 0: all.
     pub request: u64,
-    /// Most compute that may be lent, in percent; 0: no maximum.
     pub cores_limit: u32,
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn checked(result: libc::c_int) -> io::Result<()> {
 }
 
 /// A number for the file system and the inode of an open file, which no copy of it has; not 0.
-pub(crate) fn identity(file: impl AsFd) -> io::Result<u64> {
+pub fn identity(file: impl AsFd) -> io::Result<u64> {
     // SAFETY: zero is a value of every field of `stat`.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `found` is a `stat` to write to.

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::account::{self, AtomicWord, DeviceAccount, OverLimit, SUSPENDED};
+use crate::account::{self, AtomicWord, DeviceAccount, SUSPENDED};
 use crate::counters::{
     self, AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, MappedCounters, SLOTS, children_lock,
     start,
@@ -124,12 +124,11 @@ impl ProcessSlot {
 
     /// Reserves `size` bytes of a device if all processes together then use at most `limit`; the
     /// bytes in use then.
-    pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Result<u64, OverLimit> {
-        let reserved = self.account(device).reserve(size, limit);
-        if let Ok(used) = reserved {
-            self.counters.peak(device).fetch_max(used, Relaxed);
-        }
-        reserved
+    #[must_use]
+    pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Option<u64> {
+        let used = self.account(device).reserve(size, limit)?;
+        self.counters.peak(device).fetch_max(used, Relaxed);
+        Some(used)
     }
 
     /// Counts a request that was finally refused; the reservation may have been tried several
@@ -159,9 +158,8 @@ impl ProcessSlot {
 
     /// Records that other processes may hold `block`, for which this process is charged.
     pub fn hold(&self, block: SharedBlock) -> Holding {
-        let entry = self
-            .account(block.device)
-            .hold(self.slot, block, self.all_entries());
+        let account = self.account(block.device);
+        let entry = account.hold(self.slot, block, self.all_entries());
         Holding { block, entry }
     }
 
@@ -227,22 +225,19 @@ impl ProcessSlot {
 
     /// Adds to the part of the used bytes that is contexts (negative: two's complement).
     pub fn note_contexts(&self, device: usize, size: u64) {
-        self.counters
-            .contexts(self.slot, device)
-            .fetch_add(size, Relaxed);
+        let contexts = self.counters.contexts(self.slot, device);
+        contexts.fetch_add(size, Relaxed);
     }
 
     /// Adds to the part of the used bytes that is managed memory.
     pub fn note_managed(&self, device: usize, bytes: u64) {
-        self.counters
-            .managed_blocks(self.slot, device)
-            .fetch_add(blocks(bytes), Relaxed);
+        let managed = self.counters.managed_blocks(self.slot, device);
+        managed.fetch_add(blocks(bytes), Relaxed);
     }
 
     pub fn note_managed_released(&self, device: usize, bytes: u64) {
-        self.counters
-            .managed_blocks(self.slot, device)
-            .fetch_sub(blocks(bytes), Relaxed);
+        let managed = self.counters.managed_blocks(self.slot, device);
+        managed.fetch_sub(blocks(bytes), Relaxed);
     }
 
     /// Bytes of a device in use by all processes.
@@ -280,13 +275,13 @@ impl ProcessSlot {
 
     /// Clears the slots of dead processes whose memory the driver has freed, and the blocks of which
     /// no descriptor is open, and corrects the totals of the first `devices`, also in a process that has
-    /// no descriptor left. Returns whether all totals are known to be exact. An error means that the
-    /// file can no longer be reached (`chroot`): the totals then stay too high.
-    pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
+    /// no descriptor left. An error means that the file can no longer be reached (`chroot`): the totals
+    /// then stay too high.
+    pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<()> {
         descriptors::with_some(None, || self.try_reclaim_dead_slots(devices))
     }
 
-    fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
+    fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<()> {
         let is_owned = |slot: &usize| self.counters.owner(*slot).load(SeqCst) != 0;
         let others = || {
             self.slots()
@@ -305,16 +300,15 @@ impl ProcessSlot {
             }
         }
         self.free_orphans()?;
-        Ok(self.audit_all(devices))
+        self.audit_all(devices);
+        Ok(())
     }
 
-    /// Corrects the totals of the first `devices`; whether all are known to be exact.
-    fn audit_all(&self, devices: usize) -> bool {
-        let mut exact = true;
+    /// Corrects the totals of the first `devices`.
+    fn audit_all(&self, devices: usize) {
         for device in 0..devices.min(MAX_DEVICES) {
-            exact &= self.audit(device);
+            self.audit(device);
         }
-        exact
     }
 
     /// The driver moved the memory of a process to the host: none of it counts on the first
@@ -339,10 +333,10 @@ impl ProcessSlot {
         let fits = |device| {
             let used = self.counters.used(slot, device).load(SeqCst);
             let added = self.account(device).try_add(used, limit(device));
-            if let Ok(total) = added {
+            if let Some(total) = added {
                 self.counters.peak(device).fetch_max(total, Relaxed);
             }
-            added.is_ok()
+            added.is_some()
         };
         let resumed = self.account(0).operate(|| {
             let resumed = (0..devices).all(fits);
@@ -379,9 +373,9 @@ impl ProcessSlot {
         }
     }
 
-    /// Corrects the total of a device; false if operations were under way all the time.
-    fn audit(&self, device: usize) -> bool {
-        (0..MAX_AUDITS).any(|_| self.audit_device(device))
+    /// Corrects the total of a device, which stays too high if operations are under way all the time.
+    fn audit(&self, device: usize) {
+        let _ = (0..MAX_AUDITS).any(|_| self.audit_device(device));
     }
 
     /// False while an operation is under way.
@@ -476,9 +470,8 @@ fn claim_slot(counters: &MappedCounters, file: &File) -> io::Result<Option<usize
             if before != 0 {
                 clear_slot(counters, slot);
             }
-            counters
-                .owner(slot)
-                .store(u64::from(std::process::id()), SeqCst);
+            let own = u64::from(std::process::id());
+            counters.owner(slot).store(own, SeqCst);
             counters.high().fetch_max(slot as u64 + 1, SeqCst);
             return Ok(Some(slot));
         }

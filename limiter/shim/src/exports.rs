@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use crate::ShimmedLibrary;
 
-/// Why the calls of a library are not known.
 #[derive(Debug, Error)]
 pub enum ExportsError {
     #[error("cannot read it: {0}")]

@@ -7,7 +7,6 @@ use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY};
 use crate::log;
 use crate::process::{self, ProcessState};
 
-/// A device as this process uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account {
     pub(crate) process: &'static ProcessState,
@@ -44,7 +43,7 @@ impl Account {
     /// Reserves `bytes` if at most `limit` are in use then, by the current totals.
     pub(crate) fn try_reserve(&self, bytes: u64, limit: u64) -> bool {
         let slot = &self.process.slot;
-        slot.reserve(self.device_index, bytes, limit).is_ok()
+        slot.reserve(self.device_index, bytes, limit).is_some()
     }
 
     /// The most bytes of device memory: the container's part of the device if more was granted than

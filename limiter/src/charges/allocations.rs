@@ -24,7 +24,6 @@ const SHARDS: usize = 64;
 pub(crate) struct DeviceAllocation {
     /// Requested bytes; for an array, charged bytes.
     pub(crate) size: u64,
-    /// Index of the device in the limits page.
     pub(crate) device_index: usize,
     /// The context with which it ends.
     pub(crate) context: Handle,
@@ -36,7 +35,6 @@ pub(crate) struct DeviceAllocation {
     pub(crate) shared: u32,
 }
 
-/// Allocations that other processes may hold.
 #[derive(Debug, Default)]
 struct SharedAllocations {
     last: u32,

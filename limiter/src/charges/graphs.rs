@@ -12,7 +12,6 @@ use crate::process::{PerProcess, ProcessState};
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 2;
 
-/// Bytes charged for graphs on each device.
 static CHARGED: PerProcess<FutexLock<HashMap<Device, u64>>> = PerProcess::new();
 
 /// Charges what the driver has reserved now.

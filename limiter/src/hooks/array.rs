@@ -113,14 +113,11 @@ fn size(one: Array3dDescriptor, levels: c_uint) -> Option<u64> {
     (0..levels.clamp(1, 32)).try_fold(0_u64, |sum, level| {
         let extent = |length: usize| (long(length) >> level).max(1);
         let row = element.checked_mul(extent(one.width))?;
-        let rows = if one.height == 0 {
-            1
-        } else {
-            extent(one.height)
+        let rows = match one.height {
+            0 => 1,
+            height => extent(height).checked_next_multiple_of(ROWS)?,
         };
-        let plane = row.checked_next_multiple_of(ROW)?.checked_mul(
-            rows.checked_next_multiple_of(if one.height == 0 { 1 } else { ROWS })?,
-        )?;
+        let plane = row.checked_next_multiple_of(ROW)?.checked_mul(rows)?;
         let depth = if one.flags & LAYERED == 0 {
             extent(one.depth)
         } else {

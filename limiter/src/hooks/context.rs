@@ -171,8 +171,11 @@ fn watch_end(context: Handle, call: impl FnOnce() -> Code, is_gone: impl FnOnce(
         allocations.put_back(at, entry);
     }
     ending.put_back(process);
-    if let Some(known) = known {
-        process.contexts.put_back(context, known);
+    if let Some(known) = known
+        && let Some(again) = process.contexts.put_back(context, known)
+    {
+        // A thread that did not find it has charged it once more.
+        release_bytes(process, again);
     }
     code
 }
@@ -191,8 +194,11 @@ fn release_context(
         allocations.forget_spilled(process, at);
         allocations.end(process, at, entry);
     }
-    process.slot.release(context.device_index, context.bytes);
-    process
-        .slot
-        .note_contexts(context.device_index, context.bytes.wrapping_neg());
+    release_bytes(process, context);
+}
+
+fn release_bytes(process: &ProcessState, context: Context) {
+    let slot = &process.slot;
+    slot.release(context.device_index, context.bytes);
+    slot.note_contexts(context.device_index, context.bytes.wrapping_neg());
 }

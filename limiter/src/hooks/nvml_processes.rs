@@ -175,26 +175,28 @@ fn list<T: Copy>(
     SUCCESS
 }
 
-/// Keeps only the records of this container's processes, in their order; how many they are.
+/// Keeps only the records of this container's processes, in their order; how many they are, and the
+/// answer.
 fn retain_own<T: Copy>(
     device: SharedDevice,
     list: Out<T>,
     count: c_uint,
     pid: impl Fn(T) -> c_uint,
-) -> c_uint {
+) -> (c_uint, Code) {
     let own: Vec<u32> = device.processes().filter_map(|one| one.pid).collect();
     let count = usize::try_from(count).unwrap_or(0);
-    let mut retained = 0;
+    let mut kept = 0;
     for i in 0..count {
         if let Some(record) = list.get_at(i).filter(|record| own.contains(&pid(*record))) {
-            list.put_at(retained, record);
-            retained += 1;
+            list.put_at(kept, record);
+            kept += 1;
         }
     }
-    for i in retained..count {
+    for i in kept..count {
         list.wipe_at(i);
     }
-    c_uint::try_from(retained).unwrap_or(0)
+    let code = if kept == 0 { NVML_NOT_FOUND } else { SUCCESS };
+    (c_uint::try_from(kept).unwrap_or(0), code)
 }
 
 pub(crate) fn samples(
@@ -206,13 +208,10 @@ pub(crate) fn samples(
     let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
-    let retained = retain_own(device, samples, count.get().unwrap_or(0), |one| one.pid);
-    count.put(retained);
-    if retained == 0 {
-        NVML_NOT_FOUND
-    } else {
-        SUCCESS
-    }
+    let listed = count.get().unwrap_or(0);
+    let (kept, code) = retain_own(device, samples, listed, |one| one.pid);
+    count.put(kept);
+    code
 }
 
 pub(crate) fn infos(code: Code, device: Handle, infos: Out<UtilizationInfos>) -> Code {
@@ -222,13 +221,10 @@ pub(crate) fn infos(code: Code, device: Handle, infos: Out<UtilizationInfos>) ->
     let Some(mut found) = infos.get() else {
         return code;
     };
-    found.count = retain_own(device, found.list, found.count, |one| one.pid);
+    let (kept, code) = retain_own(device, found.list, found.count, |one| one.pid);
+    found.count = kept;
     infos.put(found);
-    if found.count == 0 {
-        NVML_NOT_FOUND
-    } else {
-        SUCCESS
-    }
+    code
 }
 
 pub(crate) fn details(code: Code, device: Handle, details: Out<ProcessDetails>) -> Code {

@@ -22,7 +22,6 @@ use crate::ffi::{
 use crate::stream::goes_into_capture;
 use crate::{pace, process};
 
-/// Something was charged for a pool.
 static ANY_CHARGED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn allocate(

@@ -47,13 +47,10 @@ pub(crate) fn replaced(
     };
     // A driver may return other addresses than dlsym does; then the name decides.
     let hook = variants_of(name.bytes()).find(same).or_else(|| {
-        let by_name = || {
-            variant(name.bytes(), version, per_thread, |hook| {
-                hook.real.get().is_some()
-            })
-        };
+        let has = |hook: &Hook| hook.real.get().is_some();
+        let by_name = variant(name.bytes(), version, per_thread, has);
         // A variant that is newer than the table has other arguments and stays the driver's.
-        by_name().filter(|hook| !is_newer(hook, found))
+        by_name.filter(|hook| !is_newer(hook, found))
     });
     if let Some(hook) = hook {
         address.put(hook.real.ours.0);
@@ -94,13 +91,11 @@ fn variant(
 ) -> Option<&'static Hook> {
     let matches = |hook: &&Hook| hook.stem.as_bytes() == name && hook.since <= version && has(hook);
     let all = || HOOKS.iter().filter(matches);
-    let own = all().filter(|hook| hook.per_thread == per_thread);
-    let newest = own.max_by_key(|hook| hook.since);
-    newest.or_else(|| {
-        all()
-            .filter(|hook| !hook.per_thread)
-            .max_by_key(|hook| hook.since)
-    })
+    let newest = |own: bool| {
+        let forms = all().filter(|hook| hook.per_thread == own);
+        forms.max_by_key(|hook| hook.since)
+    };
+    newest(per_thread).or_else(|| newest(false))
 }
 
 /// The answer that there is no such function.
@@ -115,10 +110,8 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
     }
     // SAFETY: the same.
     let name = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = HOOKS
-        .iter()
-        .find(|hook| hook.name.as_bytes() == name.to_bytes())
-    else {
+    let is_it = |hook: &&Hook| hook.name.as_bytes() == name.to_bytes();
+    let Some(hook) = HOOKS.iter().find(is_it) else {
         return null_mut();
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.

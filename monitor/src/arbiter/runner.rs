@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::measurements::Measurements;
 use super::priority_cap::PriorityCap;
-use super::{ArbiterState, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide};
+use super::{ArbiterState, Measurement, TenantDecision, TenantSample, decide};
 use crate::managed_containers::{ContainersReceiver, ManagedContainer, ManagedContainers};
 
 pub const TICK: Duration = Duration::from_millis(20);
@@ -47,7 +47,6 @@ struct ArbitratedContainer {
 pub struct Clocks {
     /// The monotonic clock, which the limiter reads too.
     pub monotonic: u64,
-    /// The time since the epoch.
     pub epoch: u64,
 }
 
@@ -132,16 +131,12 @@ impl Arbiter {
         }
     }
 
-    /// Reads, decides and writes; returns the decisions in the order of the containers.
-    pub fn tick(&mut self, now: Clocks) -> Vec<TenantDecision> {
+    pub fn tick(&mut self, now: Clocks) {
         for container in &mut self.containers {
             container.read_counters(now.monotonic);
         }
-        let samples: Vec<TenantSample> = self
-            .containers
-            .iter()
-            .flat_map(ArbitratedContainer::samples)
-            .collect();
+        let containers = self.containers.iter();
+        let samples: Vec<_> = containers.flat_map(ArbitratedContainer::samples).collect();
         let decisions = decide(&samples, &mut self.state, now.monotonic);
         let mut rest = decisions.as_slice();
         for container in &self.containers {
@@ -149,7 +144,6 @@ impl Arbiter {
             container.write(own, now.epoch);
             rest = others;
         }
-        decisions
     }
 
     /// Clears every throttle flag; until another arbiter runs, the limiter enforces the plain shares.
@@ -218,11 +212,7 @@ impl ArbitratedContainer {
             self.page.set_tenants(i, decision.tenants);
             self.page
                 .set_others(i, decision.others, decision.others_time);
-            if self.page.set_throttle_flag(i, decision.throttle.value())
-                && decision.throttle == ThrottleFlag::Wait
-            {
-                tracing::debug!(container = self.id, device = i, "launches wait");
-            }
+            self.page.set_throttle_flag(i, decision.throttle as u32);
         }
         self.page.set_heartbeat(epoch);
     }

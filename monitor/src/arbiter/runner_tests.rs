@@ -78,10 +78,7 @@ impl Node {
             epoch: self.now,
         };
         self.arbiter.tick(now);
-        containers
-            .iter()
-            .map(|container| throttle(container))
-            .collect()
+        containers.iter().map(|one| throttle(one)).collect()
     }
 }
 

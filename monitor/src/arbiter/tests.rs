@@ -57,10 +57,8 @@ pub(super) struct SimulatedGpu {
 
 impl SimulatedGpu {
     pub(super) fn new(tenants: &[TenantSpec]) -> Self {
-        let tenants: Vec<_> = tenants
-            .iter()
-            .map(|spec| (*spec, LaunchCounters::default()))
-            .collect();
+        let counters = LaunchCounters::default();
+        let tenants: Vec<_> = tenants.iter().map(|spec| (*spec, counters)).collect();
         Self {
             decisions: vec![TenantDecision::default(); tenants.len()],
             tenants,
@@ -270,10 +268,8 @@ fn reports_what_others_take_from_each_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
     gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
     let others = |gpu: &SimulatedGpu| {
-        let others = gpu.decisions.iter().map(|one| one.others);
-        others
-            .map(|others| (others + 128) / 256)
-            .collect::<Vec<_>>()
+        let each = gpu.decisions.iter();
+        each.map(|one| (one.others + 128) / 256).collect::<Vec<_>>()
     };
     // The unlimited one is not measured.
     assert_eq!(others(&gpu), [4, 2, 4]);

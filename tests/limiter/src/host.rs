@@ -197,7 +197,6 @@ pub fn container_record(folder: PathBuf) -> ManagedContainer {
         pod_name: String::new(),
         name: String::new(),
         devices: Vec::new(),
-        priority: 0,
         effective: EffectiveLimits::default(),
         limited: true,
         directory: ContainerDirectory::new(folder),

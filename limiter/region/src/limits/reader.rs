@@ -1,5 +1,5 @@
 //! The limits page as a container's process reads it: mapped read-only, changed by the host at any
-//! time.
+//! time. The table in [`super`] says what each field means.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -62,7 +62,6 @@ impl LimitsPage {
             .min(MAX_DEVICES)
     }
 
-    /// The identity of the counters file, if it is known.
     pub fn counters(&self) -> Option<u64> {
         let identity = self.stable(|| self.u64(offset_of!(PageHeader, counters)));
         (identity != 0).then_some(identity)
@@ -86,7 +85,6 @@ impl LimitsPage {
         self.memory_unless(i, offset_of!(DeviceRecord, physical))
     }
 
-    /// What of the memory limit the container requested, in bytes; the rest is lent.
     pub fn request(&self, i: usize) -> u64 {
         self.memory_unless(i, offset_of!(DeviceRecord, request))
     }
@@ -114,17 +112,14 @@ impl LimitsPage {
         }
     }
 
-    /// Milliseconds for which a call within the request may wait for lent memory; 0: not known yet.
     pub fn max_wait_ms(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, max_wait_ms))
     }
 
-    /// Memory that the host measured beyond what the slots say, in bytes.
     pub fn overhead(&self, i: usize) -> u64 {
         self.u64(record(i) + offset_of!(DeviceRecord, overhead))
     }
 
-    /// Memory of one context in bytes.
     pub fn context(&self, i: usize) -> u64 {
         match self.u64(record(i) + offset_of!(DeviceRecord, context)) {
             0 => CONTEXT,
@@ -132,7 +127,7 @@ impl LimitsPage {
         }
     }
 
-    /// Compute limit in percent, 100 where there is none.
+    /// 100 where there is no limit.
     #[inline]
     pub fn cores(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(DeviceRecord, cores)) {
@@ -141,7 +136,6 @@ impl LimitsPage {
         }
     }
 
-    /// Most compute that may be lent, in percent; 0: no maximum.
     pub fn cores_limit(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, cores_limit))
     }
@@ -161,35 +155,28 @@ impl LimitsPage {
         }
     }
 
-    /// Tenants that are active on the device; 0: unknown.
     #[inline]
     pub fn tenants(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// What other containers lately took of the device, as a number of processes that always have
-    /// work, in parts of 256.
     pub fn others(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, others))
     }
 
-    /// The time that others took from a process with work so far, in nanoseconds.
     pub fn others_time(&self, i: usize) -> u64 {
         self.u64(record(i) + offset_of!(DeviceRecord, others_time))
     }
 
-    /// The host's last heartbeat, nanoseconds since the epoch; 0: none yet.
     #[inline]
     pub fn heartbeat(&self) -> u64 {
         self.u64(offset_of!(PageHeader, heartbeat))
     }
 
-    /// 0 high, 1 low.
     pub fn priority(&self) -> u32 {
         self.u32(offset_of!(PageHeader, priority))
     }
 
-    /// 0 default, 1 force, 2 disable.
     #[inline]
     pub fn policy(&self) -> u32 {
         self.u32(offset_of!(PageHeader, policy))

@@ -10,7 +10,8 @@ use std::path::Path;
 use super::{DeviceRecord, LimitsError, LimitsPage, PageHeader, record};
 use crate::map;
 
-/// A page to which the host writes its measurements; [`HostLimitsPage::page`] reads the limits.
+/// A page to which the host writes its measurements, in the units of the table in [`super`];
+/// [`HostLimitsPage::page`] reads the limits.
 #[derive(Debug)]
 pub struct HostLimitsPage(LimitsPage);
 
@@ -33,17 +34,14 @@ impl HostLimitsPage {
         })
     }
 
-    /// Sets the memory beyond what the slots say, in bytes.
     pub fn set_overhead(&self, i: usize, bytes: u64) {
         self.store_u64(record(i) + offset_of!(DeviceRecord, overhead), bytes);
     }
 
-    /// Sets the throttle flag of a device and wakes whoever waits on it if it changed; whether it
-    /// changed.
-    pub fn set_throttle_flag(&self, i: usize, word: u32) -> bool {
+    /// Sets the throttle flag of a device and wakes whoever waits on it if it changed.
+    pub fn set_throttle_flag(&self, i: usize, word: u32) {
         let throttle_flag = self.0.throttle_flag(i);
-        let changed = throttle_flag.swap(word, Ordering::Release) != word;
-        if changed {
+        if throttle_flag.swap(word, Ordering::Release) != word {
             // SAFETY: the word lies in a mapping that lives as long as `self`; waking reads no
             // memory.
             unsafe {
@@ -55,7 +53,6 @@ impl HostLimitsPage {
                 )
             };
         }
-        changed
     }
 
     pub fn set_rate_correction(&self, i: usize, millionths: u32) {
@@ -63,25 +60,20 @@ impl HostLimitsPage {
         self.store_u32(at, millionths);
     }
 
-    /// Sets the number of tenants that are active on the device; 0: unknown.
     pub fn set_tenants(&self, i: usize, number: u32) {
         self.store_u32(record(i) + offset_of!(DeviceRecord, tenants), number);
     }
 
-    /// Sets whether what the container was lent of the device is called back.
     pub fn set_called_back(&self, i: usize, is_called_back: bool) {
         let at = record(i) + offset_of!(DeviceRecord, called_back);
         self.store_u32(at, is_called_back.into());
     }
 
-    /// Sets for how many milliseconds a call within the request may wait for lent memory.
     pub fn set_max_wait_ms(&self, i: usize, milliseconds: u32) {
         let at = record(i) + offset_of!(DeviceRecord, max_wait_ms);
         self.store_u32(at, milliseconds);
     }
 
-    /// Sets what other containers take of the device: as a number of processes that always have work,
-    /// in parts of 256, and the time that they took from a process with work so far, in nanoseconds.
     pub fn set_others(&self, i: usize, others: u32, time: u64) {
         self.store_u32(record(i) + offset_of!(DeviceRecord, others), others);
         self.store_u64(record(i) + offset_of!(DeviceRecord, others_time), time);
