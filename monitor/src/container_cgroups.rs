@@ -29,8 +29,10 @@ impl ContainerCgroups {
         names: &BTreeMap<(PodUid, String), String>,
         processes: &Processes,
     ) -> Cgroups {
-        let named = containers.iter().map(|one| (&one.pod, one.name.as_str()));
-        let shares: BTreeSet<(&PodUid, &str)> = named.collect();
+        let shares: BTreeSet<(&PodUid, &str)> = containers
+            .iter()
+            .map(|one| (&one.pod, one.name.as_str()))
+            .collect();
         let managed: BTreeMap<_, _> = names
             .iter()
             .filter(|((pod, _), name)| shares.contains(&(pod, name.as_str())))

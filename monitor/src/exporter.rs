@@ -133,7 +133,10 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let used = bytes.map(|of| Value::Whole(of.used));
     put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
     put(&all::GPU_USED, used);
-    put(&all::GPU_RESERVED, bytes.map(|of| Value::Whole(of.reserved)));
+    put(
+        &all::GPU_RESERVED,
+        bytes.map(|of| Value::Whole(of.reserved)),
+    );
     put(&all::GPU_BUSY, ratio(load.busy));
     put(&all::GPU_MEMORY_BUSY, ratio(load.memory_busy));
     put(&all::GPU_TEMPERATURE, whole(load.temperature));
