@@ -1,0 +1,128 @@
+//! A list in pages. One page is read while the next one arrives: of 100,000 pods, reading takes far
+//! longer than fetching.
+
+use kube::api::{ListMeta, ListParams, ObjectList, Request};
+use kube::{Api, Resource};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+
+/// All objects that `params` selects, in the list's order, and the list's version. `read` reads
+/// them on blocking threads; `page_read` is called after each page. At most two pages are in memory.
+pub(crate) async fn list<W, E>(
+    api: &Api<W>,
+    mut params: ListParams,
+    read: impl Fn(W) -> E + Clone + Send + 'static,
+    page_read: impl Fn(),
+) -> kube::Result<(Vec<E>, Option<String>)>
+where
+    W: Resource + Clone + DeserializeOwned + 'static,
+    E: Send + 'static,
+{
+    let client = api.clone().into_client();
+    let lost = |error: JoinError| kube::Error::Service(error.into());
+    let mut all = Vec::new();
+    let mut reading: Option<JoinHandle<serde_json::Result<Vec<E>>>> = None;
+    loop {
+        let request = Request::new(api.resource_url()).list(&params);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let page = client.request_text(request).await?;
+        let about = metadata(&page).map_err(kube::Error::SerdeError)?;
+        params.continue_token = about.continue_.filter(|token| !token.is_empty());
+        let is_last = params.continue_token.is_none();
+        let read = read.clone();
+        let before = reading.replace(spawn_blocking(move || objects(&page, read)));
+        let last = if is_last { reading.take() } else { None };
+        for page in [before, last].into_iter().flatten() {
+            let entries = page.await.map_err(lost)?;
+            all.extend(entries.map_err(kube::Error::SerdeError)?);
+            page_read();
+        }
+        if is_last {
+            return Ok((all, about.resource_version));
+        }
+    }
+}
+
+/// What a page says of its list. API servers write that before the objects, which then are not read
+/// for it.
+fn metadata(page: &str) -> serde_json::Result<ListMeta> {
+    #[derive(Deserialize)]
+    struct Head {
+        metadata: Option<ListMeta>,
+    }
+    let head = page.split_once(r#","items":["#).and_then(|(head, _)| {
+        let head: Head = serde_json::from_str(&format!("{head}}}")).ok()?;
+        head.metadata
+    });
+    if let Some(metadata) = head {
+        return Ok(metadata);
+    }
+    let whole: Head = serde_json::from_str(page)?;
+    Ok(whole.metadata.unwrap_or_default())
+}
+
+fn objects<W, E>(page: &str, read: impl Fn(W) -> E) -> serde_json::Result<Vec<E>>
+where
+    W: Clone + DeserializeOwned,
+{
+    let page: ObjectList<W> = serde_json::from_str(page)?;
+    Ok(page.items.into_iter().map(read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+    use tower_test::mock;
+
+    use super::*;
+
+    /// Lists these pages; returns the names, the version, and what was asked for each page.
+    async fn listed(pages: &[&str]) -> (kube::Result<(Vec<String>, Option<String>)>, Vec<String>) {
+        let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
+        let api: Api<ConfigMap> = Api::all(Client::new(service, "d"));
+        let listing = tokio::spawn(async move {
+            let params = ListParams::default().limit(2);
+            let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
+            list(&api, params, name, || ()).await
+        });
+        let mut asked = Vec::new();
+        for page in pages {
+            let (request, answer) = server.next_request().await.unwrap();
+            asked.push(request.uri().query().unwrap_or_default().to_owned());
+            answer.send_response(Response::new(Body::from(page.as_bytes().to_vec())));
+        }
+        (listing.await.unwrap(), asked)
+    }
+
+    #[tokio::test]
+    async fn lists_every_page_in_order_wherever_it_names_the_next_one() {
+        let (found, asked) = listed(&[
+            r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"x"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#,
+            r#"{"apiVersion":"v1","items":[{"metadata":{"name":"c"},"data":{"a":"\",\"items\":["}}],"metadata":{"resourceVersion":"7","continue":"y"}}"#,
+            r#"{"metadata":{"resourceVersion":"7","continue":""},"items":[{"metadata":{"name":"d"}}]}"#,
+        ])
+        .await;
+        let (names, version) = found.unwrap();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert_eq!(version.as_deref(), Some("7"));
+        let expected = ["limit=2", "limit=2&continue=x", "limit=2&continue=y"];
+        for (asked, expected) in asked.iter().zip(expected) {
+            assert!(asked.ends_with(expected), "{asked}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_page_that_cannot_be_read_ends_the_list() {
+        let (found, _) = listed(&[
+            r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[{"metadata":{"name":1}}]}"#,
+            r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#,
+        ])
+        .await;
+        let text = found.unwrap_err().to_string();
+        assert!(text.starts_with("Error deserializing response: "), "{text}");
+    }
+}
