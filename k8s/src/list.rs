@@ -1,8 +1,12 @@
 //! A list in pages. One page is read while the next one arrives: of 100,000 pods, reading takes far
 //! longer than fetching.
 
+use std::io;
+use std::pin::pin;
+
+use futures::AsyncBufReadExt as _;
 use kube::api::{ListMeta, ListParams, ObjectList, Request};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -19,14 +23,13 @@ where
     W: Resource + Clone + DeserializeOwned + 'static,
     E: Send + 'static,
 {
-    let client = api.clone().into_client();
+    let (client, mut size) = (api.clone().into_client(), 0);
     let lost = |error: JoinError| kube::Error::Service(error.into());
     let mut all = Vec::new();
     let mut reading: Option<JoinHandle<serde_json::Result<Vec<E>>>> = None;
     loop {
-        let request = Request::new(api.resource_url()).list(&params);
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        let page = client.request_text(request).await?;
+        let page = fetch(&client, api.resource_url(), &params, size).await?;
+        size = page.len();
         let about = metadata(&page).map_err(kube::Error::SerdeError)?;
         params.continue_token = about.continue_.filter(|token| !token.is_empty());
         let is_last = params.continue_token.is_none();
@@ -42,6 +45,33 @@ where
             return Ok((all, about.resource_version));
         }
     }
+}
+
+/// A page, which is probably of this size: [`Client::request_text`] would copy it twice.
+async fn fetch(
+    client: &Client,
+    url: &str,
+    params: &ListParams,
+    size: usize,
+) -> kube::Result<String> {
+    let request = Request::new(url).list(params);
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let mut arriving = pin!(client.request_stream(request).await?);
+    let mut page = Vec::with_capacity(size);
+    loop {
+        let chunk = arriving.fill_buf().await.map_err(cause)?;
+        let arrived = chunk.len();
+        if arrived == 0 {
+            return String::from_utf8(page).map_err(kube::Error::FromUtf8);
+        }
+        page.extend_from_slice(chunk);
+        arriving.consume_unpin(arrived);
+    }
+}
+
+/// The error that ended a stream.
+fn cause(error: io::Error) -> kube::Error {
+    error.downcast().unwrap_or_else(kube::Error::ReadEvents)
 }
 
 /// What a page says of its list. API servers write that before the objects, which then are not read
