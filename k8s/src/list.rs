@@ -1,14 +1,19 @@
 //! A list in pages. One page is read while the next one arrives: of 100,000 pods, reading takes far
 //! longer than fetching.
 
+use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::pin::pin;
 
 use futures::AsyncBufReadExt as _;
-use kube::api::{ListMeta, ListParams, ObjectList, Request};
+use kube::api::{ListMeta, ListParams, Request};
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess,
+    Visitor,
+};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 /// All objects that `params` selects, in the list's order, and the list's version. `read` reads
@@ -92,12 +97,71 @@ fn metadata(page: &str) -> serde_json::Result<ListMeta> {
     Ok(whole.metadata.unwrap_or_default())
 }
 
+/// The objects of a page, each read before the next one is decoded: its memory, of which little
+/// stays, is used again at once.
 fn objects<W, E>(page: &str, read: impl Fn(W) -> E) -> serde_json::Result<Vec<E>>
 where
-    W: Clone + DeserializeOwned,
+    W: DeserializeOwned,
 {
-    let page: ObjectList<W> = serde_json::from_str(page)?;
-    Ok(page.items.into_iter().map(read).collect())
+    let mut page = serde_json::Deserializer::from_str(page);
+    let object = PhantomData::<W>;
+    let all = page.deserialize_map(Objects { read, object })?;
+    page.end()?;
+    Ok(all)
+}
+
+/// Decodes a page, and then its field `items`.
+struct Objects<W, R> {
+    read: R,
+    object: PhantomData<W>,
+}
+
+impl<'de, W, E, R> DeserializeSeed<'de> for Objects<W, R>
+where
+    W: Deserialize<'de>,
+    R: Fn(W) -> E,
+{
+    type Value = Vec<E>;
+
+    fn deserialize<D: Deserializer<'de>>(self, items: D) -> Result<Vec<E>, D::Error> {
+        items.deserialize_any(self)
+    }
+}
+
+impl<'de, W, E, R> Visitor<'de> for Objects<W, R>
+where
+    W: Deserialize<'de>,
+    R: Fn(W) -> E,
+{
+    type Value = Vec<E>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut page: A) -> Result<Vec<E>, A::Error> {
+        while let Some(field) = page.next_key::<String>()? {
+            if field == "items" {
+                let all = page.next_value_seed(self)?;
+                while page.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                return Ok(all);
+            }
+            page.next_value::<IgnoredAny>()?;
+        }
+        Err(A::Error::missing_field("items"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<E>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(object) = items.next_element::<W>()? {
+            all.push((self.read)(object));
+        }
+        Ok(all)
+    }
+
+    fn visit_unit<N: Error>(self) -> Result<Vec<E>, N> {
+        Ok(Vec::new())
+    }
 }
 
 #[cfg(test)]
