@@ -181,7 +181,7 @@ mod tests {
         let listing = tokio::spawn(async move {
             let params = ListParams::default().limit(2);
             let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
-            list(&api, params, name, || ()).await
+            list(&api, params, name, || {}).await
         });
         let mut asked = Vec::new();
         for page in pages {

@@ -38,7 +38,7 @@ pub trait Index<K>: Send + Sync {
     /// What is stored of a listed object until the list is complete.
     type Entry: Send + 'static;
 
-    /// Reads an object without storing it. Several threads do, while a list is under way.
+    /// Reads an object without storing it. Two threads may, while a list is under way.
     fn entry(&self, object: K) -> Self::Entry;
     /// The object is new or has changed.
     fn apply(&self, object: K);
@@ -148,6 +148,7 @@ pub async fn drive<W, K>(
     stop: CancellationToken,
 ) where
     W: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Into<K> + 'static,
+    K: 'static,
 {
     let mut feed = Feed::new(api, fields);
     let mut pause = RETRY.0;
@@ -219,6 +220,7 @@ where
     ) -> Result<(), Error>
     where
         W: Into<K>,
+        K: 'static,
     {
         let received = |complete| {
             freshness.record_message(Instant::now());
