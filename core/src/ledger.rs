@@ -10,8 +10,10 @@
 
 mod recompute;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::allocation::Allocation;
 use crate::cluster::Cluster;

@@ -30,7 +30,11 @@ impl Replicas {
                 let sum = &mut self.0[place].1;
                 *sum = sum.saturating_add(count);
             }
-            Err(place) => self.0.insert(place, (resource.clone(), count)),
+            Err(place) => {
+                // Most pods have one, and an insertion would take the memory of four.
+                self.0.reserve_exact(1);
+                self.0.insert(place, (resource.clone(), count));
+            }
         }
     }
 

@@ -16,7 +16,6 @@ use aliquot_nvml::{self as nvml, Driver, DriverAccess, NvmlError};
 use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::ListParams;
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -286,7 +285,7 @@ impl Agent {
         let nodes: Api<api::Node> = Api::all(self.client.clone());
         self.tasks.spawn(drive::<Bare<api::Node>, api::Node>(
             Api::all(self.client.clone()),
-            watcher::Config::default().fields(&format!("metadata.name={name}")),
+            Some(format!("metadata.name={name}")),
             Arc::new(NodeIndex(self.node_view.clone())),
             Freshness::default(),
             stop(),
@@ -294,7 +293,7 @@ impl Agent {
         let freshness = Freshness::default();
         self.tasks.spawn(drive::<Bare<api::Pod>, api::Pod>(
             Api::all(self.client.clone()),
-            watcher::Config::default().fields(&format!("spec.nodeName={name}")),
+            Some(format!("spec.nodeName={name}")),
             Arc::new(PodIndex(self.allocations.pods.clone())),
             freshness.clone(),
             stop(),

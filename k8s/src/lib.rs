@@ -13,6 +13,7 @@ pub mod disruption;
 pub mod event;
 pub mod extender;
 pub mod flags;
+mod list;
 pub mod node;
 pub mod pod;
 pub mod publisher;

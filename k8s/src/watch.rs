@@ -1,16 +1,16 @@
 //! A watch as plain calls: apply, delete, replace.
 //!
-//! kube's watcher lists, watches, and lists again when its resource version has expired. An
-//! [`Index`] never sees the stream, so that tests call it with objects; it takes locks only
-//! inside its calls.
+//! [`drive`] lists, watches, and lists again when its resource version has expired. So does kube's
+//! watcher, but it reads one page after the other. An [`Index`] never sees the stream, so that
+//! tests call it with objects; it takes locks only inside its calls.
 
 use std::fmt::Debug;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use kube::runtime::watcher::{self, Event};
+use futures::stream::{self, BoxStream, StreamExt};
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::runtime::watcher::Error;
 use kube::{Api, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -18,8 +18,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::list::list;
+
 /// How often the server ends a watch, which is then resumed.
 pub const RENEWAL: Duration = Duration::from_mins(1);
+/// A watch that is silent for this long has lost its server.
+const SILENCE: Duration = RENEWAL.saturating_add(Duration::from_secs(5));
+/// Objects on a page of a list.
+const PAGE: u32 = 500;
 /// Pause after an error: doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// Errors for this long make a watch stale.
@@ -30,9 +36,9 @@ const HEALED_AFTER: Duration = Duration::from_secs(9);
 /// An index of the objects of one kind.
 pub trait Index<K>: Send + Sync {
     /// What is stored of a listed object until the list is complete.
-    type Entry: Send;
+    type Entry: Send + 'static;
 
-    /// Reads an object without storing it.
+    /// Reads an object without storing it. Two threads may, while a list is under way.
     fn entry(&self, object: K) -> Self::Entry;
     /// The object is new or has changed.
     fn apply(&self, object: K);
@@ -132,52 +138,32 @@ impl Freshness {
     }
 }
 
-/// Feeds `index` with every object that `api` and `config` select, read as `W`, until `stop`. Errors
-/// are logged and retried after a pause.
+/// Feeds `index` with every object that `api` and the field selector select, read as `W`, until
+/// `stop`. Errors are logged and retried after a pause.
 pub async fn drive<W, K>(
     api: Api<W>,
-    config: watcher::Config,
-    index: Arc<impl Index<K>>,
+    fields: Option<String>,
+    index: Arc<impl Index<K> + 'static>,
     freshness: Freshness,
     stop: CancellationToken,
 ) where
     W: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Into<K> + 'static,
+    K: 'static,
 {
-    let seconds = u32::try_from(RENEWAL.as_secs()).unwrap_or(u32::MAX);
-    let config = config.timeout(seconds);
-    let mut stream = pin!(watcher::watcher(api.clone(), config.clone()));
-    let mut listed = Vec::new();
+    let mut feed = Feed::new(api, fields);
     let mut pause = RETRY.0;
     loop {
-        let event = tokio::select! {
+        let followed = tokio::select! {
             () = stop.cancelled() => return,
             () = freshness.relist.notified() => {
-                stream.set(watcher::watcher(api.clone(), config.clone()));
+                feed.version = None;
                 continue;
             }
-            event = stream.next() => event,
+            followed = feed.follow::<K>(&index, &freshness) => followed,
         };
-        match event {
-            None => return,
-            Some(Ok(event)) => {
-                let complete = matches!(event, Event::InitDone);
-                match event {
-                    // A list is about to be requested: no sign of life yet.
-                    Event::Init => {
-                        listed.clear();
-                        freshness.listing(Instant::now());
-                        continue;
-                    }
-                    Event::InitApply(object) => listed.push(index.entry(object.into())),
-                    Event::InitDone => index.replace(std::mem::take(&mut listed)),
-                    Event::Apply(object) => index.apply(object.into()),
-                    Event::Delete(object) => index.delete(object.into()),
-                }
-                freshness.record_message(Instant::now());
-                freshness.record_success(complete);
-                pause = RETRY.0;
-            }
-            Some(Err(error)) => {
+        match followed {
+            Ok(()) => pause = RETRY.0,
+            Err(error) => {
                 freshness.record_failure(Instant::now());
                 tracing::warn!(kind = %W::kind(&()), error = %error, "watch failed, trying again");
                 tokio::select! {
@@ -190,9 +176,184 @@ pub async fn drive<W, K>(
     }
 }
 
+/// A list, and the watch that continues it.
+struct Feed<W> {
+    api: Api<W>,
+    list: ListParams,
+    watch: WatchParams,
+    /// The version that the index is at; `None` until a list is complete.
+    version: Option<String>,
+    /// Ended where no watch is open.
+    events: BoxStream<'static, kube::Result<WatchEvent<W>>>,
+}
+
+impl<W> Feed<W>
+where
+    W: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    fn new(api: Api<W>, fields: Option<String>) -> Self {
+        let list = ListParams {
+            field_selector: fields.clone(),
+            limit: Some(PAGE),
+            ..ListParams::default()
+        };
+        let watch = WatchParams {
+            field_selector: fields,
+            timeout: u32::try_from(RENEWAL.as_secs()).ok(),
+            ..WatchParams::default()
+        };
+        Self {
+            api,
+            list,
+            watch,
+            version: None,
+            events: stream::empty().boxed(),
+        }
+    }
+
+    /// Lists all objects, or waits for the next change of one. After an error, the next call goes
+    /// on from there.
+    async fn follow<K>(
+        &mut self,
+        index: &Arc<impl Index<K> + 'static>,
+        freshness: &Freshness,
+    ) -> Result<(), Error>
+    where
+        W: Into<K>,
+        K: 'static,
+    {
+        let received = |complete| {
+            freshness.record_message(Instant::now());
+            freshness.record_success(complete);
+        };
+        let Some(version) = &mut self.version else {
+            self.events = stream::empty().boxed();
+            // A list is about to be requested: no sign of life yet.
+            freshness.listing(Instant::now());
+            let reader = index.clone();
+            let read = move |object: W| reader.entry(object.into());
+            let listing = list(&self.api, self.list.clone(), read, || received(false));
+            let (listed, version) = listing.await.map_err(Error::InitialListFailed)?;
+            let version = version.filter(|version| !version.is_empty());
+            self.version = Some(version.ok_or(Error::NoResourceVersion)?);
+            index.replace(listed);
+            received(true);
+            return Ok(());
+        };
+        loop {
+            let event = tokio::time::timeout(SILENCE, self.events.next()).await;
+            let Some(event) = event.ok().flatten() else {
+                self.events = stream::empty().boxed();
+                let events = self.api.watch(&self.watch, version).await;
+                self.events = events.map_err(Error::WatchStartFailed)?.boxed();
+                continue;
+            };
+            let (object, is_gone) = match event.map_err(Error::WatchFailed)? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(mark) => {
+                    *version = mark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) => {
+                    // The version has expired.
+                    if status.code == 410 {
+                        self.version = None;
+                    }
+                    return Err(Error::WatchError(status));
+                }
+            };
+            let shown = object.meta().resource_version.clone();
+            let Some(shown) = shown.filter(|version| !version.is_empty()) else {
+                self.version = None;
+                return Err(Error::NoResourceVersion);
+            };
+            *version = shown;
+            if is_gone {
+                index.delete(object.into());
+            } else {
+                index.apply(object.into());
+            }
+            received(false);
+            return Ok(());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use http::Response;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower_test::mock;
+
     use super::*;
+
+    #[derive(Default)]
+    struct Calls(Mutex<Vec<String>>);
+
+    impl Index<ConfigMap> for Calls {
+        type Entry = String;
+
+        fn entry(&self, object: ConfigMap) -> String {
+            object.metadata.name.unwrap_or_default()
+        }
+
+        fn apply(&self, object: ConfigMap) {
+            let name = self.entry(object);
+            self.0.lock().push(format!("apply {name}"));
+        }
+
+        fn delete(&self, object: ConfigMap) {
+            let name = self.entry(object);
+            self.0.lock().push(format!("delete {name}"));
+        }
+
+        fn replace(&self, listed: Vec<String>) {
+            self.0.lock().push(format!("replace {}", listed.join(" ")));
+        }
+    }
+
+    #[tokio::test]
+    async fn watch_goes_on_where_it_ended_and_lists_again_when_its_version_has_expired() {
+        let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
+        let api: Api<ConfigMap> = Api::all(Client::new(service, "d"));
+        let calls = Arc::new(Calls::default());
+        let stop = CancellationToken::new();
+        let fresh = Freshness::default();
+        let driven = drive::<ConfigMap, ConfigMap>(api, None, calls.clone(), fresh, stop.clone());
+        let driven = tokio::spawn(driven);
+        let object = |name: &str, version: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": version}});
+        let line = |kind: &str, object: Value| {
+            let event = json!({"type": kind, "object": object});
+            format!("{event}\n")
+        };
+        let list = json!({"metadata": {"resourceVersion": "7"}, "items": [object("a", "5")]});
+        let changes = [
+            line("ADDED", object("b", "8")),
+            line("DELETED", object("a", "9")),
+            line("BOOKMARK", object("", "10")),
+        ];
+        let status = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
+        for (asked, answer) in [
+            ("limit=500", list.to_string()),
+            ("resourceVersion=7", changes.concat()),
+            ("resourceVersion=10", line("ERROR", status)),
+            ("limit=500", list.to_string()),
+        ] {
+            let (request, answered) = server.next_request().await.unwrap();
+            let query = request.uri().query().unwrap_or_default();
+            assert!(query.ends_with(asked), "{query}");
+            answered.send_response(Response::new(Body::from(answer.into_bytes())));
+        }
+        let _watching = server.next_request().await.unwrap();
+        stop.cancel();
+        driven.await.unwrap();
+        let expected = ["replace a", "apply b", "delete a", "replace a"];
+        assert_eq!(*calls.0.lock(), expected);
+    }
 
     #[test]
     fn index_is_fresh_after_its_list_while_its_watch_lives() {

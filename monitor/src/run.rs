@@ -16,7 +16,6 @@ use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
 use k8s_openapi::api::core::v1 as api;
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -116,7 +115,7 @@ pub async fn run(
     let of_node = format!("spec.nodeName={}", settings.node_name);
     tasks.spawn(drive::<Bare<api::Pod>, api::Pod>(
         Api::all(client),
-        watcher::Config::default().fields(&of_node),
+        Some(of_node),
         Arc::new(pods.clone()),
         freshness.clone(),
         stop.clone(),

@@ -17,7 +17,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 #[cfg(test)]
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::RwLock;
 use thiserror::Error;
@@ -266,8 +265,8 @@ impl Leader {
 
     pub async fn follow(self, client: Client, lease: LeaseName, stop: CancellationToken) {
         let leases: Api<Lease> = Api::namespaced(client, &lease.namespace);
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", lease.name));
-        watch::drive::<Lease, Lease>(leases, config, self.leadership, Freshness::default(), stop)
+        let name = Some(format!("metadata.name={}", lease.name));
+        watch::drive::<Lease, Lease>(leases, name, self.leadership, Freshness::default(), stop)
             .await;
     }
 

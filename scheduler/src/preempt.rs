@@ -26,7 +26,6 @@ use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -115,7 +114,7 @@ impl Preemptor {
         let budgets = Freshness::default();
         let watched = watch::drive::<Bare<PodDisruptionBudget>, PodDisruptionBudget>(
             Api::all(client),
-            watcher::Config::default(),
+            None,
             self.cache.clone(),
             budgets.clone(),
             stop.clone(),

@@ -16,7 +16,6 @@ use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
@@ -247,24 +246,24 @@ impl Watches {
         cache: &Arc<LedgerCache>,
         stop: &CancellationToken,
     ) {
-        let (any, all) = (watcher::Config::default, || client.clone());
+        let all = || client.clone();
         tasks.spawn(watch::drive::<PodView, PodView>(
             Api::all(all()),
-            any(),
+            None,
             cache.clone(),
             self.pods.clone(),
             stop.clone(),
         ));
         tasks.spawn(watch::drive::<Bare<Node>, Node>(
             Api::all(all()),
-            any(),
+            None,
             cache.clone(),
             self.nodes.clone(),
             stop.clone(),
         ));
         tasks.spawn(watch::drive::<Bare<ResourceQuota>, ResourceQuota>(
             Api::all(all()),
-            any(),
+            None,
             cache.clone(),
             self.quotas.clone(),
             stop.clone(),

@@ -106,7 +106,7 @@ impl BoundPods {
         let Some(mut bound_pod) = bound_pod else {
             return;
         };
-        bound_pod.labels = self.shared(bound_pod.labels);
+        self.share_labels(&mut bound_pod);
         *self.priorities.entry(bound_pod.priority).or_default() += 1;
         if bound_pod.kube.is_some() {
             self.kube.insert(uid.clone());
@@ -131,11 +131,13 @@ impl BoundPods {
         }
     }
 
+    /// A list is complete. Labels of pods that only an interrupted list had are removed too.
     pub fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
         let gone = self.all.keys().filter(|uid| !listed(uid)).cloned();
         for uid in gone.collect::<Vec<_>>() {
             self.remove(&uid);
         }
+        self.labels.retain(|labels| Arc::strong_count(labels) > 1);
     }
 
     pub fn get(&self, uid: &PodUid) -> Option<&BoundPod> {
@@ -158,12 +160,14 @@ impl BoundPods {
         self.budgets.clone()
     }
 
-    fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
-        if let Some(known) = self.labels.get(&labels) {
-            return known.clone();
+    /// Lets the pod share its labels with pods that have equal ones. A list would take several times
+    /// the memory otherwise, until it is complete.
+    pub(super) fn share_labels(&mut self, bound_pod: &mut BoundPod) {
+        if let Some(known) = self.labels.get(&bound_pod.labels) {
+            bound_pod.labels = known.clone();
+        } else {
+            self.labels.insert(bound_pod.labels.clone());
         }
-        self.labels.insert(labels.clone());
-        labels
     }
 }
 
@@ -239,6 +243,13 @@ mod tests {
         put(&mut bound_pods, &pod("b", 5, "web"), true);
         bound_pods.put(&"b".into(), None);
         assert_eq!((bound_pods.labels.len(), bound_pods.lowest()), (0, None));
+        // Of a list that was interrupted.
+        let listed = pod("d", 1, "web");
+        let mut listed = read(&listed, &"n".into(), &AllocatedUse::Unreadable).unwrap();
+        bound_pods.share_labels(&mut listed);
+        drop(listed);
+        bound_pods.retain(|_| true);
+        assert_eq!(bound_pods.labels.len(), 0);
     }
 
     #[test]

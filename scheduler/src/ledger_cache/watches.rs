@@ -5,6 +5,7 @@
 //! without it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
 use aliquot_core::ledger::{By, PodEntry};
@@ -105,9 +106,10 @@ fn observe_resize(pod: &PodView, node: &NodeName) -> Option<Box<ObservedResize>>
     }
 }
 
-/// Records what the watch shows of a pod in the ledger; returns the entry that ended or changed.
-fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
-    match &observed.state {
+/// Records what the watch shows of a pod in the ledger, which takes its allocation and requests;
+/// returns the entry that ended or changed.
+fn record(ledger: &mut Ledger, observed: &mut ObservedPod) -> Option<PodEntry> {
+    match &mut observed.state {
         PodState::Finished => ledger.release(&observed.uid),
         PodState::Bound {
             node,
@@ -120,7 +122,8 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
                 ledger.end_resize(&observed.uid, resize.generation());
             }
             let (uid, namespace) = (&observed.uid, &observed.namespace);
-            let old = ledger.confirm(uid, namespace, node, allocated.clone(), requests.clone())?;
+            let allocated = mem::replace(allocated, AllocatedUse::nothing());
+            let old = ledger.confirm(uid, namespace, node, allocated, mem::take(requests))?;
             let new = ledger.pod_entry(uid);
             new.is_none_or(|new| !new.holds_as(&old)).then_some(old)
         }
@@ -130,7 +133,7 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
 
 impl State {
     /// Records what the watch shows of a pod in the ledger.
-    fn record(&mut self, observed: &ObservedPod) {
+    fn record(&mut self, observed: &mut ObservedPod) {
         if let Some(entry) = record(&mut self.ledger, observed) {
             self.entry_freed(&entry);
         }
@@ -194,7 +197,7 @@ impl State {
     }
 
     /// These are all pods: others are gone.
-    fn replace_pods(&mut self, pods: Vec<ObservedPod>) {
+    fn replace_pods(&mut self, mut pods: Vec<ObservedPod>) {
         let listed: HashSet<PodUid> = pods.iter().map(|observed| observed.uid.clone()).collect();
         let gone: Vec<PodUid> = self
             .ledger
@@ -206,7 +209,7 @@ impl State {
             for uid in gone {
                 ledger.release(&uid);
             }
-            for observed in &pods {
+            for observed in &mut pods {
                 record(ledger, observed);
             }
         });
@@ -251,14 +254,22 @@ impl Index<PodView> for LedgerCache {
     type Entry = ObservedPod;
 
     fn entry(&self, pod: PodView) -> ObservedPod {
-        observe(&pod, self.settings())
+        let mut observed = observe(&pod, self.settings());
+        if let PodState::Bound {
+            bound_pod: Some(bound_pod),
+            ..
+        } = &mut observed.state
+        {
+            self.lock().bound_pods.share_labels(bound_pod);
+        }
+        observed
     }
 
     fn apply(&self, pod: PodView) {
         fail_point::at("BeforeApply");
-        let observed = Index::<PodView>::entry(self, pod);
+        let mut observed = observe(&pod, self.settings());
         let mut state = self.lock();
-        state.record(&observed);
+        state.record(&mut observed);
         state.update_pods(observed, false);
         drop(state);
         fail_point::at("AfterApply");
