@@ -40,8 +40,8 @@ where
         let is_last = params.continue_token.is_none();
         let read = read.clone();
         let before = reading.replace(spawn_blocking(move || objects(&page, read)));
-        let last = if is_last { reading.take() } else { None };
-        for page in [before, last].into_iter().flatten() {
+        let newest = if is_last { reading.take() } else { None };
+        for page in [before, newest].into_iter().flatten() {
             let entries = page.await.map_err(lost)?;
             all.extend(entries.map_err(kube::Error::SerdeError)?);
             page_read();
