@@ -39,7 +39,8 @@ where
         params.continue_token = about.continue_.filter(|token| !token.is_empty());
         let is_last = params.continue_token.is_none();
         let read = read.clone();
-        let before = reading.replace(spawn_blocking(move || objects(&page, read)));
+        let read_page = move || objects(&page, read).map_err(|error| named(&error, &page));
+        let before = reading.replace(spawn_blocking(read_page));
         let newest = if is_last { reading.take() } else { None };
         for page in [before, newest].into_iter().flatten() {
             let entries = page.await.map_err(lost)?;
@@ -108,6 +109,14 @@ where
     let all = page.deserialize_map(Objects { read, object })?;
     page.end()?;
     Ok(all)
+}
+
+/// Names the object that could not be read: the last one with a name before that place.
+fn named(error: &serde_json::Error, page: &str) -> serde_json::Error {
+    let before = page.get(..error.column()).unwrap_or_default();
+    let at = before.rsplit_once(r#""metadata":{"name":""#);
+    let name = at.and_then(|(_, text)| text.split('"').next());
+    Error::custom(format_args!("object {}: {error}", name.unwrap_or("?")))
 }
 
 /// Decodes a page, and then its field `items`.
@@ -212,11 +221,12 @@ mod tests {
     #[tokio::test]
     async fn one_page_that_cannot_be_read_ends_the_list() {
         let (found, _) = listed(&[
-            r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[{"metadata":{"name":1}}]}"#,
+            r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[{"metadata":{"name":"a"},"data":1}]}"#,
             r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#,
         ])
         .await;
         let text = found.unwrap_err().to_string();
-        assert!(text.starts_with("Error deserializing response: "), "{text}");
+        let named = text.starts_with("Error deserializing response: object a: ");
+        assert!(named, "{text}");
     }
 }

@@ -38,7 +38,7 @@ pub trait Index<K>: Send + Sync {
     /// What is stored of a listed object until the list is complete.
     type Entry: Send + 'static;
 
-    /// Reads an object without storing it. Two threads may, while a list is under way.
+    /// Reads an object without storing it. Several threads may, while a list is under way.
     fn entry(&self, object: K) -> Self::Entry;
     /// The object is new or has changed.
     fn apply(&self, object: K);
@@ -165,6 +165,9 @@ pub async fn drive<W, K>(
             Ok(()) => pause = RETRY.0,
             Err(error) => {
                 freshness.record_failure(Instant::now());
+                if is_expired(&error) {
+                    feed.version = None;
+                }
                 tracing::warn!(kind = %W::kind(&()), error = %error, "watch failed, trying again");
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -185,6 +188,8 @@ struct Feed<W> {
     version: Option<String>,
     /// Ended where no watch is open.
     events: BoxStream<'static, kube::Result<WatchEvent<W>>>,
+    /// When the last watch was requested.
+    opened: Option<Instant>,
 }
 
 impl<W> Feed<W>
@@ -208,6 +213,7 @@ where
             watch,
             version: None,
             events: stream::empty().boxed(),
+            opened: None,
         }
     }
 
@@ -244,6 +250,11 @@ where
             let event = tokio::time::timeout(SILENCE, self.events.next()).await;
             let Some(event) = event.ok().flatten() else {
                 self.events = stream::empty().boxed();
+                // A server may end each watch at once.
+                if let Some(opened) = self.opened {
+                    tokio::time::sleep_until(opened + RETRY.0).await;
+                }
+                self.opened = Some(Instant::now());
                 let events = self.api.watch(&self.watch, version).await;
                 self.events = events.map_err(Error::WatchStartFailed)?.boxed();
                 continue;
@@ -255,13 +266,7 @@ where
                     *version = mark.metadata.resource_version;
                     continue;
                 }
-                WatchEvent::Error(status) => {
-                    // The version has expired.
-                    if status.code == 410 {
-                        self.version = None;
-                    }
-                    return Err(Error::WatchError(status));
-                }
+                WatchEvent::Error(status) => return Err(Error::WatchError(status)),
             };
             let shown = object.meta().resource_version.clone();
             let Some(shown) = shown.filter(|version| !version.is_empty()) else {
@@ -280,9 +285,19 @@ where
     }
 }
 
+/// The version is too old, in whichever way the server says so: only a list helps.
+fn is_expired(error: &Error) -> bool {
+    match error {
+        Error::WatchError(status)
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status)) => status.code == 410,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http::Response;
+    use http::{Response, StatusCode};
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Client;
     use kube::client::Body;
@@ -337,21 +352,25 @@ mod tests {
             line("BOOKMARK", object("", "10")),
         ];
         let status = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
-        for (asked, answer) in [
-            ("limit=500", list.to_string()),
-            ("resourceVersion=7", changes.concat()),
-            ("resourceVersion=10", line("ERROR", status)),
-            ("limit=500", list.to_string()),
+        for (asked, code, answer) in [
+            ("limit=500", StatusCode::OK, list.to_string()),
+            ("resourceVersion=7", StatusCode::OK, changes.concat()),
+            ("resourceVersion=10", StatusCode::OK, line("ERROR", status.clone())),
+            ("limit=500", StatusCode::OK, list.to_string()),
+            ("resourceVersion=7", StatusCode::GONE, status.to_string()),
+            ("limit=500", StatusCode::OK, list.to_string()),
         ] {
             let (request, answered) = server.next_request().await.unwrap();
             let query = request.uri().query().unwrap_or_default();
             assert!(query.ends_with(asked), "{query}");
-            answered.send_response(Response::new(Body::from(answer.into_bytes())));
+            let mut answer = Response::new(Body::from(answer.into_bytes()));
+            *answer.status_mut() = code;
+            answered.send_response(answer);
         }
         let _watching = server.next_request().await.unwrap();
         stop.cancel();
         driven.await.unwrap();
-        let expected = ["replace a", "apply b", "delete a", "replace a"];
+        let expected = ["replace a", "apply b", "delete a", "replace a", "replace a"];
         assert_eq!(*calls.0.lock(), expected);
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Pages {
     pods: Vec<Bytes>,
 }
 
-/// Objects on a page, as kube's watcher asks.
+/// Objects on a page, as `aliquot_k8s::watch` asks.
 pub(crate) const PAGE: usize = 500;
 
 impl Pages {
