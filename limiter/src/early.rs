@@ -99,11 +99,22 @@ impl LibcFunction {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the loader's lists are complete before anyone calls us, and what is loaded at a
-        // program's start, as libc and we, stays there.
-        let found = unsafe { find(own_objects(), self) };
-        self.address.store(found, Ordering::Release);
-        found
+        find_all();
+        self.address.load(Ordering::Acquire)
+    }
+}
+
+/// All at once, at the first call: where a program loaded us itself, another thread of it may close
+/// a library while the loader's lists are read, and the earlier, the less likely.
+#[cold]
+fn find_all() {
+    // SAFETY: the loader's lists are complete before anyone calls us, and what is loaded at a
+    // program's start, as libc, stays there.
+    unsafe {
+        let objects = own_objects();
+        let (dlsym, clock) = (find(objects, &DLSYM), find(objects, &CLOCK_GETTIME));
+        DLSYM.address.store(dlsym, Ordering::Release);
+        CLOCK_GETTIME.address.store(clock, Ordering::Release);
     }
 }
 
