@@ -16,9 +16,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::quota::Headroom;
+use aliquot_core::quota::{Headroom, QuotaAmount};
 use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid, decide, fit};
+use aliquot_core::{Cluster, Demand, Ledger, Namespace, NodeName, NodeState, PodUid, decide, fit};
 use aliquot_k8s::event::PodRef;
 use aliquot_serve::fail_point;
 use k8s_openapi::jiff::Timestamp;
@@ -224,8 +224,8 @@ impl Check {
         for (uid, pending) in &state.pending {
             if pending.refused {
                 any_refused = true;
-                if fits_as_planned(state, uid, pending, &freed) {
-                    planned.push(uid.clone());
+                if let Some(amount) = fits_as_planned(state, uid, pending, &freed) {
+                    planned.push((uid, &**pending, amount));
                 }
                 continue;
             }
@@ -254,8 +254,10 @@ impl Check {
         let headrooms = namespaces
             .into_iter()
             .filter_map(|name| Some((name.clone(), state.ledger.headroom(name)?)));
+        let mut headrooms: HashMap<String, Headroom> = headrooms.collect();
+        let planned = within_quotas(planned, &state.ledger, &mut headrooms);
         Some(Self {
-            headrooms: headrooms.collect(),
+            headrooms,
             cluster,
             freed,
             pending: state.pending.clone(),
@@ -305,6 +307,11 @@ impl Check {
                     again: None,
                 };
                 requeueable.push((uid, requeued));
+                let namespace = Namespace::from(pending.pod.namespace.as_str());
+                if state.ledger.namespaces().has_quota(namespace.as_str()) {
+                    let event = CapacityEvent::Namespace(namespace);
+                    state.events.add_after_claim(now, event);
+                }
             }
         }
         for (uid, claim) in chosen {
@@ -340,21 +347,50 @@ impl Check {
     }
 }
 
-/// Whether the pod fits where a plan has assumed a share for it, and something was freed there or
-/// in its namespace.
-fn fits_as_planned(state: &State, uid: &PodUid, pod: &PendingPod, freed: &FreedCapacity) -> bool {
+/// What the pod would take of its namespace's quotas, if it fits where a plan has assumed a share
+/// for it, and something was freed there or in its namespace.
+fn fits_as_planned(
+    state: &State,
+    uid: &PodUid,
+    pod: &PendingPod,
+    freed: &FreedCapacity,
+) -> Option<QuotaAmount> {
     let namespace = pod.pod.namespace.as_str();
     let quota_freed = freed.namespaces.contains(namespace);
     let planned = state.ledger.node_without_assumed(uid);
-    let planned = planned.filter(|(slot, _)| quota_freed || freed.slots.contains(slot));
-    let Some((_, node)) = planned else {
-        return false;
-    };
-    let Ok(fit) = fit::fit(&node, &pod.demand, &state.policies) else {
-        return false;
-    };
-    let headroom = state.ledger.headroom_for(uid, namespace);
-    headroom.is_none_or(|left| left.allows(fit.amount()))
+    let (_, node) = planned.filter(|(slot, _)| quota_freed || freed.slots.contains(slot))?;
+    let fit = fit::fit(&node, &pod.demand, &state.policies).ok()?;
+    Some(fit.amount())
+}
+
+/// Those of the pods with plans that fit into their namespaces' quotas together, highest priority
+/// first. What they will take is no longer left for others.
+fn within_quotas(
+    mut planned: Vec<(&PodUid, &PendingPod, QuotaAmount)>,
+    ledger: &Ledger,
+    headrooms: &mut HashMap<String, Headroom>,
+) -> Vec<PodUid> {
+    planned.sort_by(|(a, x, _), (b, y, _)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
+    let mut taken: HashMap<&str, Vec<QuotaAmount>> = HashMap::new();
+    planned.retain(|(uid, pod, amount)| {
+        let namespace = pod.pod.namespace.as_str();
+        let Some(mut left) = ledger.headroom_for(uid, namespace) else {
+            return true;
+        };
+        let taken = taken.entry(namespace).or_default();
+        taken.iter().for_each(|before| left.take(*before));
+        let fits = left.allows(*amount);
+        if fits {
+            taken.push(*amount);
+        }
+        fits
+    });
+    for (namespace, taken) in taken {
+        if let Some(left) = headrooms.get_mut(namespace) {
+            taken.iter().for_each(|amount| left.take(*amount));
+        }
+    }
+    planned.into_iter().map(|(uid, ..)| uid.clone()).collect()
 }
 
 /// The nodes, and what of them and of the namespaces' quotas is free.

@@ -117,6 +117,19 @@ fn requeues_the_pod_with_the_plan_when_its_quota_leaves_more() {
 }
 
 #[test]
+fn promises_a_grown_quota_to_one_pod_only() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 1000));
+    Index::apply(&cache, quota("900"));
+    Index::apply(&cache, pod("bound", 400, Some("m")));
+    refused(&cache, "holder", 600, &["n"]);
+    refused(&cache, "other", 600, &["m"]);
+    assume_plan(&cache);
+    Index::delete(&cache, pod("bound", 400, Some("m")));
+    assert_eq!(requeued(&cache), ["holder"]);
+}
+
+#[test]
 fn requeues_for_what_filter_had_assumed_before_a_plan() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("m", 1000));
