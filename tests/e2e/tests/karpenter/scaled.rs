@@ -1,6 +1,7 @@
 //! Shares that come and go, and the nodes that Karpenter adds and removes for them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
@@ -25,6 +26,8 @@ const SIZES: [u64; 5] = [10_000, 20_000, 27_000, 41_000, 46_000];
 const SHARES: usize = 100;
 /// Nodes of the warm pool.
 const WARM: usize = 2;
+/// After which Karpenter considers a node again that was too new when it considered the others.
+const AGAIN: Duration = Duration::from_mins(5);
 
 fn sizes() -> Vec<u64> {
     SIZES.iter().copied().cycle().take(SHARES).collect()
@@ -147,7 +150,7 @@ pub(crate) async fn consolidated(stack: Arc<Stack>) -> Result<()> {
     let events: Api<Event> = Api::all(fleet.stack.cluster.admin()?);
     let refused = ListParams::default().fields("reason=Unconsolidatable");
     eventually(
-        PATIENCE,
+        AGAIN + PATIENCE,
         "Karpenter to have considered every node",
         || async {
             let events = events.list(&refused).await?.items;
