@@ -355,7 +355,11 @@ mod tests {
         for (asked, code, answer) in [
             ("limit=500", StatusCode::OK, list.to_string()),
             ("resourceVersion=7", StatusCode::OK, changes.concat()),
-            ("resourceVersion=10", StatusCode::OK, line("ERROR", status.clone())),
+            (
+                "resourceVersion=10",
+                StatusCode::OK,
+                line("ERROR", status.clone()),
+            ),
             ("limit=500", StatusCode::OK, list.to_string()),
             ("resourceVersion=7", StatusCode::GONE, status.to_string()),
             ("limit=500", StatusCode::OK, list.to_string()),

@@ -378,7 +378,9 @@ fn within_quotas(
             return true;
         };
         let taken = taken.entry(namespace).or_default();
-        taken.iter().for_each(|before| left.take(*before));
+        for before in taken.iter() {
+            left.take(*before);
+        }
         let fits = left.allows(*amount);
         if fits {
             taken.push(*amount);
@@ -387,7 +389,9 @@ fn within_quotas(
     });
     for (namespace, taken) in taken {
         if let Some(left) = headrooms.get_mut(namespace) {
-            taken.iter().for_each(|amount| left.take(*amount));
+            for amount in taken {
+                left.take(amount);
+            }
         }
     }
     planned.into_iter().map(|(uid, ..)| uid.clone()).collect()
