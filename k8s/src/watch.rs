@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watch_goes_on_where_it_ended_and_lists_again_when_its_version_has_expired() {
+    async fn watch_resumes_and_lists_again_when_its_version_has_expired() {
         let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
         let api: Api<ConfigMap> = Api::all(Client::new(service, "d"));
         let calls = Arc::new(Calls::default());

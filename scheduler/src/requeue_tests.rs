@@ -104,29 +104,17 @@ fn requeues_only_the_pod_with_the_plan() {
 }
 
 #[test]
-fn requeues_the_pod_with_the_plan_when_its_quota_leaves_more() {
+fn requeues_only_the_pod_with_the_plan_when_a_quota_grows() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("m", 1000));
     Index::apply(&cache, quota("900"));
     Index::apply(&cache, pod("other", 400, Some("m")));
     refused(&cache, "holder", 600, &["n"]);
+    refused(&cache, "w", 600, &["m"]);
     assume_plan(&cache);
     assert!(take_requeueable(&cache).is_empty());
     Index::delete(&cache, pod("other", 400, Some("m")));
-    assert_eq!(requeued(&cache), ["holder"]);
-}
-
-#[test]
-fn promises_a_grown_quota_to_one_pod_only() {
-    let cache = cache();
-    Index::<Node>::apply(&cache, node("m", 1000));
-    Index::apply(&cache, quota("900"));
-    Index::apply(&cache, pod("bound", 400, Some("m")));
-    refused(&cache, "holder", 600, &["n"]);
-    refused(&cache, "other", 600, &["m"]);
-    assume_plan(&cache);
-    Index::delete(&cache, pod("bound", 400, Some("m")));
-    assert_eq!(requeued(&cache), ["holder"]);
+    assert_eq!(requeued(&cache), ["holder"], "it leaves no more for w");
 }
 
 #[test]
